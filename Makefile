@@ -1,0 +1,54 @@
+# Every target but `help` and `clean` makes the environment first, so each works from a bare checkout.
+# PYTHON is the interpreter that .venv is made from (3.11 or newer).
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.reink-setup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test long check lint type format golden bench docs clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with reink and its pinned development tools
+
+# setuptools comes first and builds reink itself: an isolated build would resolve setuptools unpinned.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt setuptools
+	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: setup  ## compile a small decoder and show what became of its writes
+	$(BIN)/python examples/decoder/demo.py
+
+test: setup  ## run the test suite (two workers)
+	$(BIN)/pytest -n 2
+
+long: setup  ## run the test suite in its long modes: more examples, more random programs
+	REINK_LONG=1 $(BIN)/pytest -n 2
+
+check: lint type test  ## lint, type and test: green before every commit
+
+lint: setup  ## ruff: rules and layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: setup  ## mypy, strict
+	$(BIN)/mypy
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: setup  ## rewrite tests/golden from what the code prints now; review the diff as code
+	$(BIN)/pytest -n 2 --update-golden
+
+bench: setup  ## ratios against stock PyTorch, measured in the same run
+	$(BIN)/python benchmarks/run.py
+
+docs: setup  ## run the examples of README.md and renew the output shown below them
+	$(BIN)/python docs/build.py
+
+clean:  ## remove caches and build output; .venv stays
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,54 @@
+"""What the stock pipeline needs for the same programs: AOTAutograd beyond its tracing, and Inductor's passes.
+
+Private parts of torch 2.13 are used here and nowhere else in the benchmarks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, fx
+from torch._functorch.aot_autograd import aot_function
+from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
+from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
+from torch._inductor.fx_utils import FakeTensorUpdater
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def stock_seconds(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> dict[str, float]:
+    """Seconds of each step: ``functionalize`` (AOTAutograd less tracing), ``reinplace`` and ``lower``."""
+    traced = _timed(lambda: make_fx(function, tracing_mode="fake")(*inputs))
+    graphs: list[fx.GraphModule] = []
+
+    def keep(gm: fx.GraphModule, example_inputs: Sequence[Tensor | int | torch.SymInt | None]) -> fx.GraphModule:
+        graphs.append(gm)
+        return gm
+
+    def compile_and_run() -> None:
+        with torch.no_grad():
+            aot_function(function, fw_compiler=keep)(*(tensor.clone() for tensor in inputs))
+
+    seconds = {"functionalize": max(0.0, _timed(compile_and_run) - traced)}
+    (module,) = graphs
+    with V.set_fake_mode(_fake_mode(module)):
+        updater = FakeTensorUpdater(module)
+        seconds["reinplace"] = _timed(lambda: reinplace_inplaceable_ops(updater, module.graph))
+        seconds["lower"] = _timed(lambda: decompose_auto_functionalized(module.graph))
+    return seconds
+
+
+def _fake_mode(module: fx.GraphModule) -> FakeTensorMode:
+    value = next(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
+    mode = value.fake_mode
+    assert isinstance(mode, FakeTensorMode)
+    return mode
+
+
+def _timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""A small decoder of the Llama kind with a paged cache, written the way inference engines write it."""

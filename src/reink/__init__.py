@@ -1,0 +1,33 @@
+"""reink: mutating tensor programs made pure, optimised, put back in place, and explained.
+
+The names are loaded when they are first used, so that a saved report opens without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["Functionalized", "Options", "ReinkError", "Report", "compile", "explain", "functionalize"]
+
+_HOMES = {
+    "Functionalized": "reink.api",
+    "Options": "reink.options",
+    "ReinkError": "reink.errors",
+    "Report": "reink.report",
+    "compile": "reink.api",
+    "explain": "reink.api",
+    "functionalize": "reink.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'reink' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,181 @@
+"""The public functions: `compile`, `functionalize`, `explain`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.backends.dynamo import compile_graph
+from reink.backends.runtime import Variants
+from reink.core.boundary import AliasPattern, alias_pattern, pack
+from reink.core.epilogue import with_epilogue
+from reink.core.printing import program_text
+from reink.core.program import MutationSignature, OutputKind, Program
+from reink.core.torch_internals import pytree
+from reink.options import Options
+from reink.passes.capture import Source, capture_callable, source_of_callable
+from reink.passes.functionalize import functionalize as functionalize_program
+from reink.pipeline import Compiled, begin, complete, without_collection
+from reink.report import Report
+
+_TORCH_COMPILE = ("dynamic", "fullgraph", "disable")
+
+
+Identical = list[tuple[int, int]]
+
+
+def identical_results(signature: MutationSignature) -> Identical:
+    """The results that are the very tensor objects of inputs, from the signature for inputs that share nothing."""
+    return [(k, s.source) for k, s in enumerate(signature.outputs) if s.kind is OutputKind.INPUT_ALIAS and not s.steps]
+
+
+class CompiledCallable:
+    """What `reink.compile` returns: call it like the original. `reports` has one Report for each graph so far."""
+
+    def __init__(self, model: Any, options: Options, torch_options: dict[str, Any]) -> None:
+        self._variants: list[Variants] = []
+        self._model = model
+
+        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return compile_graph(module, inputs, options, self._variants.append)
+
+        torch_compile: Any = torch.compile
+        self._call = torch_compile(model, backend=backend, **torch_options)
+        functools.update_wrapper(self, model, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    @property
+    def reports(self) -> list[Report]:
+        """One Report for each graph and alias pattern compiled so far, oldest first."""
+        return [c.report() for v in self._variants for c in v.compiled]
+
+
+def compile(model: Any, **given: Any) -> CompiledCallable:
+    """`torch.compile` with this back end; takes the options of `Options`, and ``dynamic`` and ``fullgraph``.
+
+    Raises ReinkError ``unknown-option``.
+    """
+    torch_options = {k: given.pop(k) for k in _TORCH_COMPILE if k in given}
+    return CompiledCallable(model, Options.of(given), torch_options)
+
+
+class Functionalized:
+    """A program made pure. Called, it behaves like the original: same results, same mutations, same aliasing.
+
+    `graph_module` is the pure ATen graph; with `keep_input_mutations` it ends in one ``copy_`` for each
+    written input, else the new values are extra results, as `signature` says.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        apart: Program,
+        pattern: AliasPattern,
+        keep_input_mutations: bool,
+        build: Callable[[AliasPattern], Program],
+    ) -> None:
+        """`apart` is the program for inputs that share nothing, `pattern` how the example inputs do share."""
+        self._source, self._build = source, build
+        self._written, self._identical = apart.signature.mutated_inputs, identical_results(apart.signature)
+        program = build(pattern) if pattern else apart
+        complete = with_epilogue(program)
+        self.program = complete if keep_input_mutations else program
+        self.graph_module: torch.fx.GraphModule = self.program.module
+        self.signature: MutationSignature = self.program.signature
+        self._complete: dict[AliasPattern, Program] = {pattern: complete}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._source.in_spec:
+            raise TypeError(f"called with {spec}, made for {self._source.in_spec}")
+        inputs = [*leaves, *self._source.extra]
+        pattern = alias_pattern(inputs, self._written)
+        return run_flat(self._for(pattern), inputs, pattern, self._identical)
+
+    def _for(self, pattern: AliasPattern) -> Program:
+        found = self._complete.get(pattern)
+        if found is None:
+            found = self._complete[pattern] = with_epilogue(self._build(pattern))
+        return found
+
+    def __str__(self) -> str:
+        return program_text(self.program)
+
+
+def run_flat(program: Program, inputs: Sequence[Any], pattern: AliasPattern, identical: Identical) -> Any:
+    """Run a program that carries its epilogue on flat inputs, and rebuild the user's result.
+
+    `identical` are the results that are inputs themselves, as (result, input): behind a shared base they would be
+    views of it.
+    """
+    results = list(program.module.forward(*pack(inputs, pattern)))
+    for k, position in identical if pattern else ():
+        results[k] = inputs[position]
+    return pytree.tree_unflatten(results, program.out_spec)
+
+
+def functionalize(
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    strategy: str = "v2",
+    keep_input_mutations: bool = True,
+    dynamic_shapes: Any = None,
+) -> Functionalized:
+    """The pure form of `fn`, traced with example `args`.
+
+    `dynamic_shapes`: None for the sizes of the example, anything else makes all sizes symbolic. Raises
+    ReinkError for what cannot be captured or said purely.
+    """
+    options = Options.of({"strategy": strategy})
+    source = source_of_callable(fn, args, kwargs)
+
+    def build(pattern: AliasPattern) -> Program:
+        with without_collection():
+            captured = capture_callable(source, pattern, dynamic=dynamic_shapes is not None)
+            return functionalize_program(captured, strategy=options.strategy)
+
+    apart = build(())
+    pattern = alias_pattern(source.inputs, apart.signature.mutated_inputs)
+    return Functionalized(source, apart, pattern, keep_input_mutations, build)
+
+
+def compile_function(
+    fn: Any, args: Sequence[Any], options: Options | dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The whole pipeline on one callable without Dynamo: a function that behaves like `fn` on such arguments."""
+    source = source_of_callable(fn, args)
+    chosen = options if isinstance(options, Options) else Options.of(options)
+    apart, final, pattern = _compile_source(source, chosen)
+    identical = identical_results(apart.functional.signature)
+
+    def call(*inputs: Any) -> Any:
+        return run_flat(final.runs, [*pytree.tree_leaves((inputs, {})), *source.extra], pattern, identical)
+
+    call.compiled = final  # type: ignore[attr-defined]
+    return call
+
+
+def _compile_source(source: Source, options: Options) -> tuple[Compiled, Compiled, AliasPattern]:
+    """Begun for inputs that share nothing, compiled for the example inputs, and how those share memory."""
+    with without_collection():
+        apart = begin(capture_callable(source), options, source.label)
+        pattern = alias_pattern(source.inputs, apart.functional.signature.mutated_inputs)
+        chosen = begin(capture_callable(source, pattern), options, source.label) if pattern else apart
+        complete(chosen)
+    return apart, chosen, pattern
+
+
+def explain(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, **given: Any) -> Report:
+    """Compile `fn` for example `args` and report what became of each write. Runs nothing.
+
+    Takes the options of `Options`.
+    """
+    return _compile_source(source_of_callable(fn, args, kwargs), Options.of(given))[1].report()

@@ -1,0 +1,138 @@
+"""``torch.compile(fn, backend="reink")``: one Dynamo graph in, a function that runs it out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.backends.runtime import Variants
+from reink.core.boundary import AliasPattern
+from reink.core.torch_internals import (
+    inner_tensors,
+    is_wrapper_subclass,
+    stock_backend,
+    storage_key,
+)
+from reink.errors import ReinkError
+from reink.options import Options
+from reink.passes.capture import capture_graph
+from reink.pipeline import Compiled, begin, without_collection
+
+Tensor = torch.Tensor
+log = logging.getLogger("reink")
+
+# What reink does not do itself yet and the stock pipeline may: the graph is handed over, with one INFO line.
+HANDED_OVER = frozenset({"subgraph-mutation", "needs-gradient", "tensor-subclass"})
+
+Sink = Callable[[Variants], None]
+
+
+def reink_backend(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """The back end that `torch.compile` finds under the name ``reink``; `options` are those of `Options`."""
+    return compile_graph(module, inputs, Options.of({**(options or {}), **_given(kwargs)}))
+
+
+def _given(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in kwargs.items() if v is not None and k != "mode"}
+
+
+def compile_graph(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, sink: Sink | None = None
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph; `sink` is told of the compiled variants, for their reports."""
+    try:
+        _refuse_what_stock_does(module, inputs)
+        variants = _variants(module, inputs, options)
+    except ReinkError as error:
+        if error.code not in HANDED_OVER:
+            raise
+        return _handed_over(module, inputs, error)
+    if sink is not None:
+        sink(variants)
+    return variants.function()
+
+
+def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: ReinkError) -> Callable[..., Any]:
+    """The graph under the stock pipeline; `reason` is raised where stock refuses as well."""
+    log.info("handed to the stock pipeline (aot_eager): %s [%s]", reason.what, reason.code)
+    try:
+        run: Callable[..., Any] = stock_backend("aot_eager")(module, list(inputs))
+    except Exception as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        why = f"the stock pipeline refuses it as well: {said}"
+        raise ReinkError(reason.code, reason.what, where=reason.where, why=why, do=reason.do) from error
+    if reason.code != "tensor-subclass":
+        return run
+
+    def checked(*args: Any) -> Any:
+        refuse_shared_inner_tensors(args)
+        return run(*args)
+
+    return checked
+
+
+def _variants(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Variants:
+    def build(pattern: AliasPattern, offsets: tuple[tuple[int, int], ...]) -> Compiled:
+        with without_collection():
+            return begin(capture_graph(module, inputs, pattern), options, _name(module))
+
+    return Variants(build, module.forward, inputs)
+
+
+def _name(module: torch.fx.GraphModule) -> str:
+    for node in module.graph.nodes:
+        trace = node.meta.get("stack_trace")
+        if node.op != "placeholder" and trace and ", in " in trace:
+            return str(trace.strip().splitlines()[0].rsplit(", in ", 1)[1])
+    return "graph"
+
+
+def _refuse_what_stock_does(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    for value in inputs:
+        if isinstance(value, Tensor) and is_wrapper_subclass(value):
+            raise ReinkError(
+                "tensor-subclass",
+                f"cannot compile: an input is a {type(value).__name__}",
+                why="memory below a wrapper tensor is not visible to the alias analysis",
+                do="pass the plain tensors that it wraps",
+            )
+    tracks = torch.is_grad_enabled() or _turns_gradients_on(module)
+    tensors = [*inputs, *module.parameters()]
+    if tracks and any(isinstance(t, Tensor) and t.requires_grad for t in tensors):
+        raise ReinkError(
+            "needs-gradient",
+            "cannot compile: the graph needs gradients",
+            why="an input requires grad and gradients are on",
+            do="run it under torch.no_grad()",
+        )
+
+
+def _turns_gradients_on(module: torch.fx.GraphModule) -> bool:
+    return any(getattr(n.target, "__name__", "") in ("_set_grad_enabled", "requires_grad_") for n in module.graph.nodes)
+
+
+def refuse_shared_inner_tensors(inputs: Sequence[Any]) -> None:
+    """Two inputs that share memory below a wrapper: the stock pipeline would read one of them stale."""
+    owners: dict[int, int] = {}
+    for position, value in enumerate(inputs):
+        if not isinstance(value, Tensor):
+            continue
+        for inner in inner_tensors(value):
+            owner = owners.setdefault(storage_key(inner), position)
+            if owner != position and (is_wrapper_subclass(value) or is_wrapper_subclass(inputs[owner])):
+                raise ReinkError(
+                    "tensor-subclass",
+                    f"cannot run: inputs {owner} and {position} share memory below a {type(value).__name__}",
+                    why="a write to one of them would not be seen through the other",
+                    do="clone() one of the two, or pass the plain tensors that they wrap",
+                )

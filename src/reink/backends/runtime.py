@@ -1,0 +1,144 @@
+"""Calling a compiled program: one variant for each way in which the inputs share memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from reink.core.aliasing import extent_of, layout_of
+from reink.core.boundary import AliasPattern, alias_pattern, pack
+from reink.core.program import OutputKind
+from reink.core.torch_internals import FakeTensor, forward_of
+from reink.pipeline import Compiled, complete, without_collection
+from reink.report import amount
+
+Tensor = torch.Tensor
+log = logging.getLogger("reink")
+
+# More patterns than this and the captured program runs as it stands.
+MOST_VARIANTS = 8
+
+
+class Variants:
+    """A program compiled once for each alias pattern that its inputs come in.
+
+    Patterns are looked at only when an input is written, and only when the addresses differ from the last call.
+    `build` compiles for a pattern; `captured` runs the program as the user wrote it.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[AliasPattern, tuple[tuple[int, int], ...]], Compiled],
+        captured: Callable[..., Any],
+        inputs: Sequence[Any],
+    ) -> None:
+        self._build, self._captured = build, captured
+        self.compiled: list[Compiled] = []
+        self._variants: dict[Any, Callable[..., Any]] = {}
+        self._apart = build((), ())
+        signature = self._apart.functional.signature
+        self.written = signature.mutated_inputs
+        self._outputs = signature.outputs
+        self.sensitive = tuple(i for i, _ in signature.offset_sensitive)
+        self._offsets = signature.offset_sensitive
+        self.watched = self._watch(inputs)
+        self._last: Any = None
+        self._chosen: Callable[..., Any] = (
+            self.choose(inputs) if _are_real(inputs) else self._variant((), self._offsets)
+        )
+
+    def _watch(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """Inputs whose addresses decide: every tensor when one is written and there is another to overlap with."""
+        if not self.written and not self.sensitive:
+            return ()
+        return tuple(i for i, v in enumerate(inputs) if isinstance(v, Tensor))
+
+    def function(self) -> Callable[..., Any]:
+        """What to call for each run; the cheapest that is right."""
+        if not self.watched or self._always_alike:
+            return self._chosen
+        return self._checked()
+
+    @property
+    def _always_alike(self) -> bool:
+        """One tensor of fixed strides can only overlap with itself, and Dynamo guards on those strides."""
+        if len(self.watched) != 1 or self.sensitive or self._last is None:
+            return False
+        value = self._apart.captured.placeholders()[self.watched[0]].meta.get("val")
+        return isinstance(value, Tensor) and not extent_of(*layout_of(value)[:2]).symbolic
+
+    def _checked(self) -> Callable[..., Any]:
+        watched, numbers = self.watched, self._numbers
+
+        def call(*args: Any) -> Any:
+            key = [args[i].data_ptr() for i in watched]
+            if numbers:
+                key.extend(args[i] for i in numbers)
+            if key != self._last:
+                self._chosen = self.choose(args)
+                self._last = key
+            return self._chosen(*args)
+
+        return call
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        """Symbolic sizes among the inputs: they decide how far a tensor reaches."""
+        first = self._apart.captured.placeholders()
+        return tuple(i for i, n in enumerate(first) if isinstance(n.meta.get("val"), torch.SymInt))
+
+    def choose(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """The variant for the way these inputs share memory; compiled when it is new."""
+        pattern = alias_pattern(args, self.written) if self.written else ()
+        offsets = tuple((i, args[i].storage_offset()) for i in self.sensitive)
+        return self._variant(pattern, offsets)
+
+    def _variant(self, pattern: AliasPattern, offsets: tuple[tuple[int, int], ...]) -> Callable[..., Any]:
+        found = self._variants.get((pattern, offsets))
+        if found is not None:
+            return found
+        if len(self._variants) >= MOST_VARIANTS:
+            log.info(
+                "more than %d alias patterns of the inputs: the captured program runs as it stands",
+                MOST_VARIANTS,
+            )
+            return self._captured
+        as_begun = not pattern and offsets == self._offsets
+        compiled = self._apart if as_begun else self._build(pattern, offsets)
+        with without_collection():
+            complete(compiled)
+        _log(compiled)
+        self.compiled.append(compiled)
+        run = _runner(compiled)
+
+        same = [(k, s.source) for k, s in enumerate(self._outputs) if s.kind is OutputKind.INPUT_ALIAS and not s.steps]
+
+        def packed(*inputs: Any) -> Any:
+            results = list(run(*pack(inputs, pattern)))
+            for k, position in same:
+                results[k] = inputs[position]
+            return tuple(results)
+
+        self._variants[pattern, offsets] = packed if pattern else run
+        return self._variants[pattern, offsets]
+
+
+def _are_real(inputs: Sequence[Any]) -> bool:
+    """Whether the inputs have addresses: a back end may be given fake ones."""
+    return not any(isinstance(v, (FakeTensor, torch.SymInt)) for v in inputs)
+
+
+def _log(compiled: Compiled) -> None:
+    if not log.isEnabledFor(logging.INFO) or compiled.plan is None:
+        return
+    choices = compiled.plan.choices
+    copied = sum(c.bytes or 0 for c in choices)
+    kept = sum(1 for c in choices if c.bytes == 0)
+    log.info("%s: %d writes, %d in place, %s cloned", compiled.name, len(choices), kept, amount(copied))
+
+
+def _runner(compiled: Compiled) -> Callable[..., Any]:
+    return forward_of(compiled.runs.module)

@@ -1,0 +1,294 @@
+"""Symbolic memory: which value of the pure program each part of a buffer holds, and what was overwritten.
+
+A `Fact` says "this value was put here"; a write adds a `Damage` to every fact that it meets. A value is held
+somewhere if a fact puts it there and no damage touches the bytes. Views of a value are held where the view
+of its memory is, so they need no fact of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.fx
+
+from reink.check.geometry import Geometries, Geometry, concrete
+from reink.core.opinfo import Kind, OpFacts, facts_of
+
+Node = torch.fx.Node
+aten = torch.ops.aten
+
+# Facts with a future in one buffer; a program with more is not checked and falls back.
+LARGEST_CROWD = 512
+# Damages kept apart for their messages before neighbours are merged.
+SEPARATE_DAMAGES = 8
+
+
+_known: dict[int, tuple[OpFacts, Any]] = {}
+
+
+def facts_at(target: Any) -> OpFacts:
+    """`facts_of`, found by identity: hashing an operator costs as much as the rest of a step."""
+    found = _known.get(id(target))
+    if found is None:
+        found = _known[id(target)] = (facts_of(target), target)
+    return found[0]
+
+
+class Refuted(Exception):
+    """The lowered program does not do what the functional one says; the message is what a person reads."""
+
+
+class Damage(NamedTuple):
+    """Bytes that `writer`, a node of the lowered program, wrote."""
+
+    geometry: Geometry
+    writer: Node
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """One storage of the lowered program: ``input``, ``constant`` or ``fresh``."""
+
+    kind: str
+    name: str
+    root: Geometry
+    index: int = -1
+    facts: list[Fact] = field(default_factory=list)
+
+
+class Memory(NamedTuple):
+    """Where a tensor of the lowered program lies."""
+
+    buffer: Buffer
+    geometry: Geometry
+
+    def __str__(self) -> str:
+        return f"{self.buffer.name} {self.geometry}"
+
+
+@dataclass(slots=True, eq=False)
+class Fact:
+    """`value` was put into `buffer` at `geometry`. `converted`: cast to the dtype of the memory."""
+
+    value: Node
+    buffer: Buffer
+    geometry: Geometry
+    converted: bool
+    damage: list[Damage] = field(default_factory=list)
+
+
+class ViewOf(NamedTuple):
+    """A functional view node: the value it views, the operator, its numbers, and the part of a list or -1."""
+
+    parent: Node
+    target: Any
+    args: tuple[Any, ...]
+    part: int
+
+
+class SymbolicMemory:
+    """The facts of all buffers. `last` is the position of each value's last use, views included."""
+
+    def __init__(self, last: dict[Node, float], writable: frozenset[int]) -> None:
+        self.geometries = Geometries()
+        self.last, self.writable = last, writable
+        self.now: float = 0
+        self.where: dict[Node, list[Fact]] = {}
+        self.notes: dict[Node, str] = {}
+        self._views: dict[Node, ViewOf | None] = {}
+
+    # -- what is where -----------------------------------------------------------------------------------
+
+    def located(self, value: Node) -> list[tuple[Fact, Geometry]]:
+        """Everywhere that `value` was put or is a view of what was put there, damaged or not."""
+        where = self.where
+        found = [(fact, fact.geometry) for fact in where.get(value, ())]
+        view = self.view_of(value)
+        if view is None:
+            return found
+        steps: list[ViewOf] = []
+        while view is not None:
+            steps.append(view)
+            for fact in where.get(view.parent, ()):
+                geometry = None if fact.converted else self._through(steps, fact.geometry)
+                if geometry is not None:
+                    found.append((fact, geometry))
+            view = self.view_of(view.parent)
+        return found
+
+    def _through(self, steps: list[ViewOf], geometry: Geometry) -> Geometry | None:
+        """The place of the view that `steps`, innermost first, make of a tensor in `geometry`."""
+        found: Geometry | None = geometry
+        for step in reversed(steps):
+            if found is None:
+                return None
+            found = self.viewed(step, found)
+        return found
+
+    def viewed(self, view: ViewOf, geometry: Geometry) -> Geometry | None:
+        """Where `view` lies when its parent is in `geometry`."""
+        if view.target is aten.as_strided.default:
+            return self._strided(view.parent, view.args, geometry)
+        found = self.geometries.apply(view.target, geometry, view.args)
+        if view.part >= 0 and type(found) is tuple:
+            found = found[view.part] if view.part < len(found) else None
+        return found if type(found) is Geometry else None
+
+    def _strided(self, parent: Node, args: tuple[Any, ...], geometry: Geometry) -> Geometry | None:
+        """`as_strided` means what it says only where the memory has the strides of the value itself."""
+        value = parent.meta["val"]
+        if self.geometries.root(value).stride != geometry.stride:
+            return None
+        start = args[2] if len(args) > 2 else None
+        moved = 0 if start is None else start - concrete(value.storage_offset())
+        return self.geometries.strided(geometry, args[0], args[1], moved)
+
+    def view_of(self, value: Node) -> ViewOf | None:
+        """What `value` is a view of, if it is one."""
+        known = self._views
+        if value in known:
+            return known[value]
+        found = known[value] = _view_of(value)
+        return found
+
+    def why_not(self, value: Node, memory: Memory) -> str:
+        """Empty if `memory` holds `value` now, else why it does not."""
+        buffer, geometry = memory
+        reason = ""
+        for fact, place in self.located(value):
+            if place is geometry and fact.buffer is buffer and not fact.converted:
+                damage = self.damage(fact, place)
+                if damage is None:
+                    return ""
+                writer = f"{damage.writer.name} ({_called(damage.writer)})"
+                reason = f"{value.name} was there, and {writer} overwrote it"
+        return reason or f"{memory} never held {value.name}{self._elsewhere(value)}"
+
+    def holds(self, value: Node, memory: Memory) -> bool:
+        """Whether `memory` holds `value` now."""
+        buffer, geometry = memory
+        for fact, place in self.located(value):
+            there = place is geometry and fact.buffer is buffer and not fact.converted
+            if there and (not fact.damage or self.damage(fact, place) is None):
+                return True
+        return False
+
+    def _elsewhere(self, value: Node) -> str:
+        places = [f"{f.buffer.name} {g}" for f, g in self.located(value) if self.damage(f, g) is None]
+        if places:
+            return f", which is in {places[0]}"
+        return f": {self.notes[value]}" if value in self.notes else ", which is nowhere"
+
+    def damage(self, fact: Fact, geometry: Geometry) -> Damage | None:
+        """The first write since `fact` that met bytes of `geometry`."""
+        for damage in fact.damage:
+            if self.geometries.overlap(damage.geometry, geometry):
+                return damage
+        return None
+
+    def damage_outside(self, fact: Fact, geometry: Geometry, window: Geometry) -> list[Damage]:
+        """The writes since `fact` that met bytes of `geometry` and are not all inside `window`."""
+        inside, overlap = self.geometries.inside, self.geometries.overlap
+        return [d for d in fact.damage if not inside(d.geometry, window) and overlap(d.geometry, geometry)]
+
+    def damage_within(self, fact: Fact, geometry: Geometry) -> list[Damage]:
+        """All writes since `fact` that met bytes of `geometry`."""
+        return [d for d in fact.damage if self.geometries.overlap(d.geometry, geometry)]
+
+    # -- what happens ------------------------------------------------------------------------------------
+
+    def hold(self, value: Node, memory: Memory, converted: bool = False, damage: Sequence[Damage] = ()) -> None:
+        """From here on `memory` holds `value`, but for `damage`. Without a further use: not recorded."""
+        if self.last.get(value, -1) < self.now:
+            return
+        facts = self.where.get(value)
+        if facts is None:
+            facts = self.where[value] = []
+        for fact in facts:
+            if fact.geometry is memory.geometry and fact.buffer is memory.buffer:
+                fact.damage, fact.converted = list(damage), converted
+                return
+        fact = Fact(value, memory.buffer, memory.geometry, converted, list(damage))
+        facts.append(fact)
+        memory.buffer.facts.append(fact)
+
+    def write(self, memory: Memory, writer: Node) -> None:
+        """`writer` overwrites `memory`. Raises Refuted where nobody may write."""
+        buffer, geometry = memory
+        if geometry is not buffer.root and not self.geometries.inside(geometry, buffer.root):
+            raise Refuted(f"{writer.name} ({_called(writer)}) writes {memory}, beyond {buffer.name}")
+        if buffer.kind == "constant" or (buffer.kind == "input" and buffer.index not in self.writable):
+            whose = "a constant" if buffer.kind == "constant" else "an input that the program does not write"
+            raise Refuted(f"{writer.name} ({_called(writer)}) writes {buffer.name}, {whose}")
+        kept: list[Fact] = []
+        damage = Damage(geometry, writer)
+        last, now, overlap = self.last, self.now, self.geometries.overlap
+        for fact in buffer.facts:
+            if last[fact.value] < now:
+                self._forget(fact)
+                continue
+            kept.append(fact)
+            if overlap(fact.geometry, geometry):
+                self._add_damage(fact, damage)
+        buffer.facts = kept
+        if len(kept) > LARGEST_CROWD:
+            raise Refuted(f"too many fragments: {buffer.name} holds {len(kept)} values at {writer.name}")
+
+    def _forget(self, fact: Fact) -> None:
+        known = self.where[fact.value]
+        if len(known) == 1:
+            del self.where[fact.value]
+        else:
+            known.remove(fact)
+
+    def _add_damage(self, fact: Fact, damage: Damage) -> None:
+        """Append, or grow the last one when many writes walk along the buffer."""
+        known = fact.damage
+        if len(known) >= SEPARATE_DAMAGES:
+            last, new = known[-1].geometry, damage.geometry
+            if last.is_solid and new.is_solid and new.lo <= last.hi and last.lo <= new.hi:
+                whole = self.geometries.interval(min(last.lo, new.lo), max(last.hi, new.hi))
+                known[-1] = Damage(whole, known[-1].writer)
+                return
+        known.append(damage)
+
+
+def _view_of(value: Node) -> ViewOf | None:
+    if value.op != "call_function":
+        return None
+    kind = facts_at(value.target).kind
+    if kind is Kind.VIEW:
+        return ViewOf(value.args[0], value.target, numbers(value), -1)  # type: ignore[arg-type]
+    if kind is Kind.GETITEM:
+        whole, part = value.args
+        if not isinstance(whole, Node) or whole.op != "call_function" or not isinstance(part, int):
+            return None
+        if facts_at(whole.target).kind is Kind.VIEW_LIST:
+            return ViewOf(whole.args[0], whole.target, numbers(whole), part)  # type: ignore[arg-type]
+    return None
+
+
+def numbers(node: Node, start: int = 1) -> tuple[Any, ...]:
+    """The arguments of a functional node from `start` on as numbers, keyword ones in their place."""
+    args = list(node.args[start:])
+    if node.kwargs:
+        parameters = facts_at(node.target).parameters
+        last = max(p.position for p in parameters if p.name in node.kwargs)
+        args += [node.kwargs.get(p.name, p.default) for p in parameters[len(node.args) : last + 1]]
+    return tuple([a if type(a) is int else number(a) for a in args])
+
+
+def number(value: Any) -> Any:
+    """`value` with nodes of the pure program and symbolic integers replaced by a number, lists by tuples."""
+    if isinstance(value, Node):
+        return concrete(value.meta["val"])
+    if isinstance(value, (list, tuple)):
+        return tuple([number(v) for v in value])
+    return concrete(value)
+
+
+def _called(node: Node) -> str:
+    return facts_at(node.target).name

@@ -1,0 +1,252 @@
+"""Does every read of the lowered program find the value that the pure program gave it?
+
+Abstract interpretation: the lowered program runs over symbolic memory (`memory.py`), in its own order. Each
+of its nodes names the pure node that it carries out, and is believed only if its operands hold that node's
+operands. Pure nodes without code are proven when their turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.check.geometry import Geometry
+from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory, facts_at
+from reink.check.operands import Operands, is_strided
+from reink.check.roles import MAIN, Interpreter, is_scatter
+from reink.core.calls import CALLS
+from reink.core.opinfo import Kind
+from reink.core.program import OutputKind, OutputSpec, Program
+from reink.report import Verdict
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+END = float("inf")
+_VIEWS = (Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM)
+
+
+def check_ownership(functional: Program, order: Sequence[Node], lowered: Program) -> Verdict:
+    """Prove that `lowered` computes what `functional` says, each result in the memory it belongs in.
+
+    `order` lists the pure nodes in the order in which they are carried out. Symbolic sizes are checked at
+    their hints. Fails, never raises: also on a program that it cannot follow.
+    """
+    try:
+        _Ownership(functional, order, lowered).run()
+    except Refuted as refuted:
+        return Verdict("ownership", False, (str(refuted),))
+    except Exception as error:  # a checker that cannot follow a program has not proven it
+        return Verdict("ownership", False, (f"not followed: {type(error).__name__}: {error}",))
+    return Verdict("ownership", True)
+
+
+class _Ownership:
+    def __init__(self, functional: Program, order: Sequence[Node], lowered: Program) -> None:
+        self.functional, self.lowered, self.order = functional, lowered, order
+        self.signature = functional.signature
+        self.results = functional.results()
+        self.positions: dict[Node, list[int]] = {}
+        for position, node in enumerate(order):
+            self.positions.setdefault(node, []).append(position)
+        writable = frozenset(self.signature.mutated_inputs)
+        self.due: list[Node] = []
+        self.memory = SymbolicMemory(self._last_uses(), writable)
+        self.tensors = Interpreter(self.memory, self._results_by_node())
+        self.inputs: list[Buffer | None] = []
+        self.carried_out: set[Node] = set()
+        self.effects: list[Node] = []
+        self.cursor = 0
+        self.turn: Node | None = None
+
+    def _last_uses(self) -> dict[Node, float]:
+        """Position of the last use of every value, through its views; results are used at the end.
+
+        Lists the nodes with an effect on the way.
+        """
+        last: dict[Node, float] = {}
+        for node in reversed(self.functional.graph.nodes):
+            used: float = END
+            if node.op == "call_function":
+                places = self.positions.get(node)
+                used = places[-1] if places else -1
+                facts = facts_at(node.target)
+                if facts.kind in _VIEWS:
+                    used = max(used, last.get(node, -1))
+                elif facts.ordered or (facts.kind is Kind.PYTHON and _has_effect(node)):
+                    self.due.append(node)
+            for value in node.all_input_nodes:
+                if last.get(value, -1) < used:
+                    last[value] = used
+        self.due.reverse()
+        self.effectful = frozenset(self.due)
+        return last
+
+    def _results_by_node(self) -> dict[Node, list[Node]]:
+        found: dict[Node, list[Node]] = {}
+        for result, node in zip(self.results, self.lowered.results(), strict=False):
+            if isinstance(result, Node) and isinstance(node, Node):
+                found.setdefault(node, []).append(result)
+        return found
+
+    # -- the walk ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises Refuted at the first thing that is not as it should be."""
+        given = iter(self.functional.placeholders())
+        for node in self.lowered.graph.nodes:
+            if node.op == "call_function":
+                self._step(node)
+            elif node.op == "placeholder":
+                self._input(node, next(given))
+            elif node.op == "get_attr":
+                self._constant(node)
+        self._advance(len(self.order))
+        self.memory.now = END
+        self._effects_in_order()
+        self._boundary()
+
+    def _step(self, node: Node) -> None:
+        pure, role = node.meta.get("reink_of"), node.meta.get("reink_role", "")
+        if pure is None:
+            self._advance(len(self.order))
+        else:
+            self._turn_of(pure, role)
+        self.tensors.step(node, pure, role)
+        if role in MAIN and pure is not None:
+            self.carried_out.add(pure)
+            if pure in self.effectful:
+                self.effects.append(pure)
+
+    def _turn_of(self, pure: Node, role: str) -> None:
+        """Move on to where `pure` stands in the order; a value that is copied back stands there again."""
+        if pure is self.turn and role != "epilogue":
+            return
+        places = self.positions.get(pure)
+        if not places:
+            raise Refuted(f"{pure.name} is carried out and is not in the order")
+        turn = places[0]
+        if len(places) > 1 and (role == "epilogue" or pure in self.carried_out) and role != "result":
+            turn = places[-1]
+        if turn > self.cursor:
+            self._advance(turn)
+        self.memory.now = self.cursor
+        self.turn = pure if len(places) == 1 else None
+
+    def _advance(self, position: int) -> None:
+        """Prove the nodes from the cursor up to `position` that have no code of their own."""
+        while self.cursor < position:
+            pure = self.order[self.cursor]
+            self.memory.now = self.cursor
+            if pure not in self.memory.where:
+                if is_scatter(pure):
+                    self.tensors.prove_scatter(pure)
+                elif pure.target is aten.copy.default:
+                    self.tensors.prove_copy(pure)
+            self.cursor += 1
+        self.memory.now = self.cursor
+
+    def _input(self, node: Node, pure: Node) -> None:
+        index = len(self.inputs)
+        self.inputs.append(self._source(node, pure, "input", index))
+
+    def _constant(self, node: Node) -> None:
+        pure = node.meta.get("reink_of")
+        if pure is None or pure.op != "get_attr" or pure.target != node.target:
+            raise Refuted(f"{node.name} is not the constant that it stands for")
+        self._source(node, pure, "constant", -1)
+
+    def _source(self, node: Node, pure: Node, kind: str, index: int) -> Buffer | None:
+        value = pure.meta.get("val")
+        if not is_strided(value):
+            self.tensors.scalars[node] = (pure,)
+            return None
+        buffer = Buffer(kind, pure.name, self.memory.geometries.root(value), index)
+        self.tensors.at[node] = Memory(buffer, buffer.root)
+        self.memory.hold(pure, self.tensors.at[node])
+        return buffer
+
+    # -- the boundary ------------------------------------------------------------------------------------
+
+    def _effects_in_order(self) -> None:
+        """Every effect happens once, in the order of the pure graph or in that of capture."""
+        expected = self.due
+        if expected == self.effects:
+            return
+        for wanted in expected:
+            if self.effects.count(wanted) != 1:
+                raise Refuted(f"{wanted.name} has an effect and is carried out {self.effects.count(wanted)} times")
+        known = [n.meta["reink_order"] for n in self.effects if "reink_order" in n.meta]
+        if len(self.effects) != len(expected) or known != sorted(known):
+            names = [[n.name for n in nodes] for nodes in (expected, self.effects)]
+            raise Refuted(f"effects out of order: {names[0]} are due, {names[1]} happen")
+
+    def _boundary(self) -> None:
+        outputs, returned = self.signature.outputs, self.lowered.results()
+        if len(returned) != len(outputs):
+            raise Refuted(f"{len(returned)} results are returned instead of {len(outputs)}")
+        owners: dict[int, int] = {}
+        for k, spec in enumerate(outputs):
+            self._returned(k, spec, returned, owners)
+        for mutation in self.signature.mutations:
+            self._mutated(mutation.input, self.results[mutation.result])
+
+    def _returned(self, k: int, spec: OutputSpec, returned: list[Any], owners: dict[int, int]) -> None:
+        output = self.lowered.output()
+        result, given = self.results[k], returned[k]
+        if spec.kind in (OutputKind.FRESH, OutputKind.OTHER):
+            self.tensors.agree(result, given, Operands(output))
+        memory = self.tensors.at.get(given) if isinstance(given, Node) else None
+        if spec.kind is OutputKind.OTHER:
+            return
+        if memory is None:
+            raise Refuted(f"result {k} is not a tensor")
+        if spec.kind is OutputKind.INPUT_ALIAS:
+            buffer = self.inputs[spec.source]
+            if (
+                buffer is None
+                or memory.buffer is not buffer
+                or memory.geometry is not self.tensors.part(Memory(buffer, buffer.root), spec.steps)
+            ):
+                raise Refuted(f"result {k} is {memory} and not the view of input {spec.source} that eager returns")
+            return
+        owner = k if spec.kind is OutputKind.FRESH else spec.source
+        if memory.buffer.kind != "fresh" or owners.setdefault(id(memory.buffer), owner) != owner:
+            raise Refuted(f"result {k} shares {memory.buffer.name} with an input, a constant or another result")
+        if spec.kind is OutputKind.GROUP_ALIAS:
+            self._group_member(k, spec, memory)
+        else:
+            self._same_layout(k, memory.geometry, result.meta["val"])
+
+    def _same_layout(self, k: int, found: Geometry, value: Tensor) -> None:
+        expected = self.memory.geometries.root(value)
+        pairs = zip(expected.size, expected.stride, found.stride, strict=True)
+        if any(n > 1 and a != b for n, a, b in pairs) and not expected.is_empty:
+            raise Refuted(f"result {k} has strides {found.stride} where eager has {expected.stride}")
+
+    def _group_member(self, k: int, spec: OutputSpec, memory: Memory) -> None:
+        """A view of a base that several results share: some place holds the base, and this is its part."""
+        base = self.results[spec.source]
+        for fact, place in self.memory.located(base):
+            home = Memory(fact.buffer, place)
+            held = fact.buffer is memory.buffer and self.memory.holds(base, home)
+            if held and self.tensors.part(home, spec.steps) is memory.geometry:
+                return
+        raise Refuted(f"result {k} in {memory} is not the view of {base.name} that eager returns")
+
+    def _mutated(self, index: int, value: Any) -> None:
+        buffer = self.inputs[index]
+        if buffer is None or not isinstance(value, Node):
+            raise Refuted(f"input {index} cannot be given its new value {value}")
+        why = self.memory.why_not(value, Memory(buffer, buffer.root))
+        if why:
+            raise Refuted(f"input {buffer.name} does not end with its new value {value.name}: {why}")
+
+
+def _has_effect(node: Node) -> bool:
+    """Whether a functional call wraps an operator with an effect."""
+    return node.target in CALLS and facts_at(node.args[0]).ordered

@@ -1,0 +1,387 @@
+"""What each node of the lowered program does to memory, by the role that it plays for a pure node.
+
+A role is a claim: a rule checks that the operator can play it and that the operands hold what they should,
+then records what the memory holds afterwards.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.check.geometry import Geometry, concrete
+from reink.check.memory import Fact, Memory, Refuted, SymbolicMemory, ViewOf, facts_at, numbers
+from reink.check.operands import Operands, Reader, is_strided, named
+from reink.core.calls import CALLS, V2_CALLS, result_count
+from reink.core.opinfo import Kind, OpFacts, hidden_writes
+from reink.core.torch_internals import OpOverload
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+# A role that carries a pure node out, rather than preparing for it.
+MAIN = frozenset({"run", "in place", "write", "call"})
+# The view that a scatter writes through.
+WINDOWS: dict[Any, Any] = {
+    aten.select_scatter.default: aten.select.int,
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.as_strided_scatter.default: aten.as_strided.default,
+}
+_WRITING = (Kind.CALL, Kind.IN_PLACE, Kind.METADATA)
+_NEW_MEMORY = (aten.clone.default, aten.empty_like.default, aten.new_empty_strided.default)
+_SIZE = aten.sym_size.int
+_QUERIES = (_SIZE, aten.sym_stride.int, aten.sym_numel.default)
+# By identity, because hashing an operator is slow.
+_WINDOW_OF = {id(scatter): view for scatter, view in WINDOWS.items()}
+
+
+def is_scatter(node: Node) -> bool:
+    """Whether `node` is a functional write of a part of a tensor."""
+    return id(node.target) in _WINDOW_OF
+
+
+class Interpreter(Reader):
+    """Runs lowered nodes over symbolic memory. `returned` lists the pure results that a lowered result is."""
+
+    def __init__(self, memory: SymbolicMemory, returned: dict[Node, list[Node]]) -> None:
+        super().__init__(memory)
+        self.returned = returned
+        self.parts: dict[tuple[Node, Any], Memory] = {}
+
+    def step(self, node: Node, pure: Node | None, role: str) -> None:
+        """Carry out `node` for `pure`. Raises Refuted if it does not do that."""
+        rule = _RULES.get(role)
+        if rule is None or (pure is None and role in MAIN):
+            raise Refuted(f"{node.name} carries out nothing of the pure program (role {role!r})")
+        rule(self, node, pure)
+
+    def _run(self, node: Node, pure: Node) -> None:
+        """The same operator: equal operands, so an equal result, in new memory."""
+        facts = facts_at(node.target)
+        writes = facts.written or facts.kind in _WRITING
+        if node.target is not pure.target or writes or (facts.kind is Kind.PYTHON and node.target in CALLS):
+            raise Refuted(f"{named(node)} is not {named(pure)}")
+        if facts.kind in (Kind.VIEW, Kind.VIEW_LIST):
+            raise Refuted(f"{named(node)} is a view and is said to make new memory")
+        if node.target in _QUERIES:
+            self._query(node, pure)
+            return
+        found = Operands(node)
+        self.agree(pure.args, node.args, found)
+        if pure.kwargs or node.kwargs:
+            self.agree(pure.kwargs, node.kwargs, found)
+        value = pure.meta.get("val")
+        if not is_strided(value):
+            self.scalars[node] = (pure,)
+            return
+        if facts.kind is Kind.GETITEM:
+            self._part_of(node, [pure], value)
+            return
+        self.memory.hold(pure, self.fresh(node, self._result_geometry(node, value, found)))
+
+    def _query(self, node: Node, pure: Node) -> None:
+        """The size or stride of a tensor depends on its layout, not on what it holds."""
+        value, memory = pure.args[0], self.memory_of(node.args[0], node)
+        assert isinstance(value, Node)
+        if node.args[1:] != pure.args[1:]:
+            raise Refuted(f"{named(node)} asks for another dim than {named(pure)}")
+        expected, found = self.geometries.root(value.meta["val"]), memory.geometry
+        if expected.size != found.size or (node.target is not _SIZE and expected.stride != found.stride):
+            raise Refuted(f"{named(node)} asks {memory}, which is not like {value.name}")
+        self.scalars[node] = (pure,)
+
+    def _part_of(self, node: Node, values: list[Node], value: Tensor) -> None:
+        """One tensor of several results: the same memory each time that it is asked for."""
+        key = (node.args[0], node.args[1])
+        memory = self.parts.get(key)  # type: ignore[arg-type]
+        if memory is None:
+            memory = self.fresh(node, self.geometries.root(value))
+            self.parts[key] = memory  # type: ignore[index]
+        self.at[node] = memory
+        for pure in values:
+            self.memory.hold(pure, memory)
+
+    def _result_geometry(self, node: Node, value: Tensor, found: Operands) -> Geometry:
+        """The layout of a result: that of the pure one, unless an operand has other strides than there."""
+        expected = self.geometries.root(value)
+        for (memory, _), pure in zip(found.memories, found.values, strict=True):
+            if pure is None or memory.geometry is expected:
+                continue
+            if memory.geometry.stride != pure.meta["val"].stride():
+                break
+        else:
+            return expected
+
+        def shown(argument: Node) -> Any:
+            memory = self.at.get(argument)
+            return self.numbers_of(argument) if memory is None else memory.geometry.tensor
+
+        try:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), shown)
+            made = node.target(*args, **kwargs)  # type: ignore[operator]
+        except (RuntimeError, NotImplementedError, KeyError, TypeError, ValueError):
+            return expected
+        if not isinstance(made, Tensor) or made.size() != expected.tensor.size() or made.device.type != "meta":
+            return expected
+        return self.geometries.root(made)
+
+    def _in_place(self, node: Node, pure: Node) -> None:
+        """The in-place twin: its first operand's memory then holds the result."""
+        facts = facts_at(pure.target)
+        if facts.in_place is None or facts.in_place is not node.target:
+            raise Refuted(f"{named(node)} is not the in-place form of {named(pure)}")
+        found = Operands(node)
+        self.agree(pure.args, node.args, found)
+        if pure.kwargs or node.kwargs:
+            self.agree(pure.kwargs, node.kwargs, found)
+        written, value = self.memory_of(node.args[0], node), pure.meta["val"]
+        self._refuse_unwritable(node, written, value)
+        for memory, _ in found.memories[1:]:
+            if memory.geometry is not written.geometry or not facts.pointwise:
+                self.refuse_overlap(node, written, memory)
+        self.memory.write(written, node)
+        self.memory.hold(pure, written, converted=value.dtype != written.geometry.dtype)
+        self.at[node] = written
+
+    def _refuse_unwritable(self, node: Node, written: Memory, value: Tensor) -> None:
+        if concrete(tuple(value.size())) != written.geometry.size:
+            raise Refuted(f"{named(node)} writes {list(value.size())} into {written}")
+        if written.geometry.overlaps_itself:
+            raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
+
+    def _write(self, node: Node, pure: Node) -> None:
+        """`copy_` of a scatter's or a copy's source into the window."""
+        if node.target is not aten.copy_.default or (not is_scatter(pure) and pure.target is not aten.copy.default):
+            raise Refuted(f"{named(node)} is no way to carry out {named(pure)}")
+        found = Operands(node)
+        source = pure.args[1]
+        self.agree(source, node.args[1], found)
+        written = self.memory_of(node.args[0], node)
+        for memory, _ in found.memories:
+            if memory.geometry is not written.geometry:
+                self.refuse_overlap(node, written, memory)
+        whole = pure.target is aten.copy.default
+        kept: Any = pure if whole else source
+        value = kept.meta["val"]
+        self._refuse_unwritable(node, written, value)
+        if whole and written.geometry.dtype != value.dtype:
+            raise Refuted(f"{named(node)} writes {value.dtype} into {written}")
+        self.memory.write(written, node)
+        self.memory.hold(kept, written, converted=value.dtype != written.geometry.dtype)
+        self.at[node] = written
+
+    def _call(self, node: Node, pure: Node) -> None:
+        """A mutable operator on the memory itself."""
+        op = pure.args[0]
+        if pure.target not in CALLS or node.target is not op or not isinstance(op, OpOverload):
+            raise Refuted(f"{named(node)} is not the operator that {named(pure)} wraps")
+        bases: Any = pure.args[3] if pure.target in V2_CALLS else ()
+        found = Operands(node, bases)
+        written = self._written_operands(node, pure, facts_at(op), found)
+        self._refuse_shared_operands(node, written, found)
+        for k in written:
+            self.memory.write(found.memories[k][0], node)
+        count = result_count(op)
+        asked: dict[Any, list[Node]] = {}
+        for user in pure.users:
+            if user.target is operator.getitem:
+                asked.setdefault(user.args[1], []).append(user)
+        if pure.target in V2_CALLS:
+            homes = found.homes
+        else:
+            homes = {k: [found.memories[w][0]] for k, w in enumerate(written)}
+        for k, memories in homes.items():
+            for value in asked.get(count + k, ()):
+                for memory in memories:
+                    self.memory.hold(value, memory)
+        if count == 1 and 0 in asked:
+            self._call_result(node, asked[0])
+
+    def _written_operands(self, node: Node, pure: Node, facts: OpFacts, found: Operands) -> list[int]:
+        """Check every operand; the numbers of those that the call writes."""
+        args, kwargs = pure.args[1], pure.args[2]
+        assert isinstance(args, (list, tuple)) and isinstance(kwargs, dict)
+        if len(args) != len(node.args) or list(kwargs) != list(node.kwargs):
+            raise Refuted(f"{named(node)} has not the arguments of {named(pure)}")
+        writes = hidden_writes(facts, tuple(args), kwargs)
+        written: list[int] = []
+        for parameter in facts.parameters:
+            before = len(found.memories)
+            if parameter.position < len(args):
+                self.agree(args[parameter.position], node.args[parameter.position], found)
+            elif parameter.name in kwargs:
+                self.agree(kwargs[parameter.name], node.kwargs[parameter.name], found)
+            if parameter.position in writes:
+                written.extend(range(before, len(found.memories)))
+        return written
+
+    def _refuse_shared_operands(self, node: Node, written: list[int], found: Operands) -> None:
+        """A written operand may meet another only where both are views of one base."""
+        sharing: dict[int, list[int]] = {}
+        for k, (memory, _) in enumerate(found.memories):
+            sharing.setdefault(id(memory.buffer), []).append(k)
+        for k in written:
+            memory, base = found.memories[k]
+            for other in sharing[id(memory.buffer)]:
+                if other != k and (base < 0 or found.memories[other][1] != base):
+                    self.refuse_overlap(node, memory, found.memories[other][0])
+
+    def _call_result(self, node: Node, values: list[Node]) -> None:
+        value = values[0].meta.get("val")
+        if not is_strided(value):
+            self.scalars[node] = tuple(values)
+            return
+        memory = self.fresh(node, self.geometries.root(value))
+        for pure in values:
+            self.memory.hold(pure, memory)
+
+    def _result(self, node: Node, pure: Node) -> None:
+        """One of several results of a mutable operator."""
+        call = node.args[0]
+        if node.target is not operator.getitem or not isinstance(call, Node):
+            raise Refuted(f"{named(node)} is no result of {named(pure)}")
+        if call.meta.get("reink_of") is not pure or call.meta.get("reink_role") != "call":
+            raise Refuted(f"{named(node)} is no result of {named(pure)}")
+        values = [u for u in pure.users if u.target is operator.getitem and u.args[1] == node.args[1]]
+        if not values or node.args[1] >= result_count(pure.args[0]):  # type: ignore[operator]
+            raise Refuted(f"{named(node)} is a result that nobody asked for")
+        value = values[0].meta.get("val")
+        if is_strided(value):
+            self._part_of(node, values, value)
+        else:
+            self.scalars[node] = tuple(values)
+
+    def _view(self, node: Node, pure: Node | None) -> None:
+        """A view operator: another way to look at the same memory."""
+        kind = facts_at(node.target).kind
+        if kind is Kind.GETITEM:
+            self.at[node] = self.lists[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        if kind is not Kind.VIEW and kind is not Kind.VIEW_LIST:
+            raise Refuted(f"{named(node)} is not a view")
+        memory, args = self.memory_of(node.args[0], node), self.numbers_of(node.args[1:])
+        if node.kwargs or (node.target is aten.as_strided.default and len(args) > 2 and args[2] is not None):
+            raise Refuted(f"{named(node)} counts from the start of the storage, which is not known")
+        place = self.geometries.apply(node.target, memory.geometry, args)  # type: ignore[arg-type]
+        if place is None:
+            raise Refuted(f"{named(node)} cannot be a view of {memory}")
+        if type(place) is tuple:
+            self.lists[node] = [Memory(memory.buffer, p) for p in place]
+        else:
+            self.at[node] = Memory(memory.buffer, place)
+
+    def _copy(self, node: Node, pure: Node | None) -> None:
+        """A copy that reinplace added: the new memory holds what the old one does."""
+        source = self.memory_of(node.args[0], node)
+        if node.target is aten.copy_.default:
+            self._copy_back(node, pure)
+            return
+        if node.target not in _NEW_MEMORY or node.kwargs:
+            raise Refuted(f"{named(node)} is not a copy")
+        place = self.geometries.apply(node.target, source.geometry, self.numbers_of(node.args[1:]))
+        if place is None:
+            raise Refuted(f"{named(node)} cannot copy {source}")
+        memory = self.fresh(node, place)
+        if node.target is aten.clone.default:
+            self._carry(node, pure, source, memory)
+
+    def _copy_back(self, node: Node, pure: Node | None) -> None:
+        """`copy_` of one tensor into another of the same size and dtype."""
+        if node.target is not aten.copy_.default:
+            raise Refuted(f"{named(node)} is not a copy")
+        written, source = self.memory_of(node.args[0], node), self.memory_of(node.args[1], node)
+        if written.geometry.size != source.geometry.size or written.geometry.dtype != source.geometry.dtype:
+            raise Refuted(f"{named(node)} copies {source} into {written}")
+        if written.geometry.overlaps_itself:
+            raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
+        if written.geometry is source.geometry and written.buffer is source.buffer:
+            return
+        self.refuse_overlap(node, written, source)
+        self.memory.write(written, node)
+        self._carry(node, pure, source, written)
+
+    def _carry(self, node: Node, pure: Node | None, source: Memory, target: Memory) -> None:
+        """Record at `target` the values that `source` holds. The plan's list is a hint, each is checked."""
+        wanted = [f.value for f in source.buffer.facts if f.geometry is source.geometry]
+        copy = node.meta.get("reink_copy")
+        wanted += [value for value, _ in copy.moved] if copy is not None else []
+        wanted += [pure, *pure.all_input_nodes] if pure is not None else []
+        wanted += self.returned.get(node, ())
+        wanted += self.returned.get(node.args[0], ())  # type: ignore[arg-type]
+        for value in dict.fromkeys(wanted):
+            if self.memory.holds(value, source):
+                self.memory.hold(value, target)
+
+    def _size(self, node: Node, pure: Node | None) -> None:
+        """The size or stride of a tensor, asked at run time."""
+        if node.target not in _QUERIES or len(node.args) != 2:
+            raise Refuted(f"{named(node)} carries out nothing of the pure program")
+        memory, dim = self.memory_of(node.args[0], node), node.args[1]
+        assert isinstance(dim, int)
+        numbers = memory.geometry.size if node.target is _SIZE else memory.geometry.stride
+        self.sizes[node] = numbers[dim]
+
+    # -- pure nodes without code -------------------------------------------------------------------------
+
+    def prove_scatter(self, pure: Node) -> None:
+        """A scatter holds where its base is with the update in the window, but for what was overwritten."""
+        base, update = pure.args[0], pure.args[1]
+        assert isinstance(base, Node) and isinstance(update, Node)
+        window = ViewOf(base, _WINDOW_OF[id(pure.target)], numbers(pure, 2), -1)
+        note = f"{base.name} is nowhere"
+        for fact, place in self.memory.located(base):
+            part = None if fact.converted else self.memory.viewed(window, place)
+            if part is None:
+                continue
+            if place.overlaps_itself:
+                note = f"the elements of {base.name} share memory"
+                continue
+            inner = self._fact_at(update, Memory(fact.buffer, part))
+            if inner is None:
+                note = f"{update.name} is not in the window of {pure.name}, {fact.buffer.name} {part}"
+                continue
+            spoiled = self.memory.damage_outside(fact, place, part) if fact.damage else []
+            if inner.damage:
+                spoiled += self.memory.damage_within(inner, part)
+            self.memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
+        if pure not in self.memory.where:
+            self.memory.notes[pure] = note
+
+    def _fact_at(self, value: Node, memory: Memory) -> Fact | None:
+        """The fact that puts `value`, or its conversion to the dtype of the memory, exactly there."""
+        for fact, place in self.memory.located(value):
+            if place is memory.geometry and fact.buffer is memory.buffer:
+                return fact
+        return None
+
+    def prove_copy(self, pure: Node) -> None:
+        """A copy holds wherever its source is in the size and dtype of the result."""
+        source, value = pure.args[1], pure.meta["val"]
+        size = concrete(tuple(value.size()))
+        if not isinstance(source, Node):
+            return
+        for fact, place in self.memory.located(source):
+            if place.size == size and place.dtype == value.dtype:
+                spoiled = self.memory.damage_within(fact, place)
+                self.memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
+        if pure not in self.memory.where:
+            self.memory.notes[pure] = f"{source.name} is nowhere in the size and dtype of {pure.name}"
+
+
+_RULES: dict[str, Callable[[Interpreter, Node, Any], None]] = {
+    "run": Interpreter._run,
+    "in place": Interpreter._in_place,
+    "write": Interpreter._write,
+    "call": Interpreter._call,
+    "result": Interpreter._result,
+    "view": Interpreter._view,
+    "copy": Interpreter._copy,
+    "epilogue": Interpreter._copy_back,
+    "": Interpreter._size,
+}

@@ -1,0 +1,186 @@
+"""How the caller's tensors share memory, and how that reaches the graph.
+
+Inputs that overlap, at least one of them written, cannot be told apart by names: the graph gets one flat base
+that spans them, and takes each input as a view of it. Only the relation counts, not absolute addresses, so a
+window that slides through a storage is one pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reink.core.region import Region, disjoint, overlaps_itself
+from reink.core.torch_internals import FakeTensorMode
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Input number `input` inside a cluster: `offset` bytes after the start of the base."""
+
+    input: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Inputs that share memory: a flat base of `length` elements of `dtype` spans them all."""
+
+    members: tuple[Member, ...]
+    length: int
+    dtype: torch.dtype
+    written: tuple[int, ...] = ()
+
+
+AliasPattern = tuple[Cluster, ...]
+
+_Span = tuple[int, int, int]
+
+
+def alias_pattern(inputs: Sequence[Any], written: Sequence[int]) -> AliasPattern:
+    """The clusters among `inputs`; `written` are the positions that the program writes.
+
+    Inputs that overlap with no written one are left alone, however much they share.
+    """
+    targets = [i for i in written if _has_memory(inputs[i])]
+    if not targets:
+        return ()
+    spans = sorted(_span(inputs[i], i) for i in range(len(inputs)) if _has_memory(inputs[i]))
+    clusters = []
+    for group in _touching(spans):
+        for component in _overlapping(group, inputs, set(targets)):
+            clusters.append(_cluster(component, inputs, set(targets)))
+    return tuple(clusters)
+
+
+def _has_memory(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided and value.numel() > 0
+
+
+def _span(tensor: Tensor, position: int) -> _Span:
+    """First byte, one past the last byte, position."""
+    start = tensor.data_ptr()
+    reach = sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+    return start, start + (reach + 1) * tensor.element_size(), position
+
+
+def _touching(spans: list[_Span]) -> list[list[_Span]]:
+    groups: list[list[_Span]] = []
+    end = 0
+    for span in spans:
+        if groups and span[0] < end:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+        end = max(end, span[1])
+    return groups
+
+
+def _overlapping(group: list[_Span], inputs: Sequence[Any], written: set[int]) -> list[list[_Span]]:
+    """The parts of a group that are tied by an overlap with a written input."""
+    parts = [[s] for s in group if s[2] in written]
+    if not parts:
+        return []
+    regions = {s[2]: _region(inputs[s[2]], s[0]) for s in group}
+    merged: list[list[_Span]] = []
+    for part in parts:
+        tied = [s for s in group if s is part[0] or not disjoint(regions[s[2]], regions[part[0][2]])]
+        joined = [m for m in merged if any(s in m for s in tied)]
+        for m in joined:
+            merged.remove(m)
+            tied.extend(s for s in m if s not in tied)
+        merged.append(sorted(tied))
+    return [m for m in merged if len(m) > 1 or _shares_with_itself(inputs[m[0][2]])]
+
+
+def _shares_with_itself(tensor: Tensor) -> bool:
+    return overlaps_itself(tuple(tensor.size()), tensor.stride())
+
+
+def _region(tensor: Tensor, start: int) -> Region:
+    itemsize = tensor.element_size()
+    size, stride = (*tensor.size(), itemsize), (*(s * itemsize for s in tensor.stride()), 1)
+    return Region.of(size, stride, start, 1)
+
+
+def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int]) -> Cluster:
+    tensors = [inputs[s[2]] for s in part]
+    dtypes = {t.dtype for t in tensors}
+    start, end = min(s[0] for s in part), max(s[1] for s in part)
+    whole = all((s[0] - start) % t.element_size() == 0 for s, t in zip(part, tensors, strict=True))
+    dtype = tensors[0].dtype if len(dtypes) == 1 and whole else torch.uint8
+    members = tuple(
+        Member(s[2], tuple(t.size()), t.stride(), s[0] - start, t.dtype) for s, t in zip(part, tensors, strict=True)
+    )
+    length = (end - start) // dtype.itemsize
+    return Cluster(members, length, dtype, tuple(s[2] for s in part if s[2] in written))
+
+
+def members_of(pattern: AliasPattern) -> set[int]:
+    """Positions of the inputs that are views of a base."""
+    return {m.input for c in pattern for m in c.members}
+
+
+def pack(inputs: Sequence[Any], pattern: AliasPattern) -> list[Any]:
+    """The graph's inputs: those outside clusters, in order, then one flat base for each cluster."""
+    inside = members_of(pattern)
+    return [v for i, v in enumerate(inputs) if i not in inside] + [_base(inputs, c) for c in pattern]
+
+
+def _base(inputs: Sequence[Any], cluster: Cluster) -> Tensor:
+    first = min(cluster.members, key=lambda m: m.offset)
+    tensor: Tensor = inputs[first.input].detach()
+    offset = (tensor.storage_offset() * tensor.element_size() - first.offset) // cluster.dtype.itemsize
+    base = torch.empty(0, dtype=cluster.dtype, device=tensor.device)
+    return base.set_(tensor.untyped_storage(), offset, (cluster.length,), (1,))
+
+
+def unpack(packed: Sequence[Any], pattern: AliasPattern, count: int) -> list[Any]:
+    """The `count` inputs of the user's program again, made from the graph's by views; runs under tracing."""
+    inside = members_of(pattern)
+    bases = packed[count - len(inside) :]
+    rest = iter(packed[: count - len(inside)])
+    inputs: list[Any] = [None if i in inside else next(rest) for i in range(count)]
+    for base, cluster in zip(bases, pattern, strict=True):
+        for member in cluster.members:
+            inputs[member.input] = _member(base, member, cluster)
+    return inputs
+
+
+def _member(base: Tensor, member: Member, cluster: Cluster) -> Tensor:
+    start = member.offset // cluster.dtype.itemsize
+    reach = 1 + sum((n - 1) * s for n, s in zip(member.size, member.stride, strict=True))
+    part = base[start : start + reach * member.dtype.itemsize // cluster.dtype.itemsize]
+    if member.dtype != cluster.dtype:
+        part = part.view(member.dtype)
+    return part.as_strided(member.size, member.stride)
+
+
+def fake_inputs(inputs: Sequence[Any], mode: FakeTensorMode, known: Sequence[Any] | None = None) -> list[Any]:
+    """Fake tensors for tracing, each in a storage of its own, with the sizes and strides of `known` (or `inputs`)."""
+    return [_fake(v, mode) for v in (inputs if known is None else known)]
+
+
+def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    offset = value.storage_offset()
+    with mode:
+        tensor = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        if type(offset) is int and offset:
+            reach = 1 + sum((n - 1) * s for n, s in zip(value.size(), value.stride(), strict=True))
+            flat = torch.empty((offset + reach,), dtype=value.dtype, device=value.device)
+            tensor = flat.as_strided(value.size(), value.stride(), offset)
+        if value.is_conj():
+            tensor = tensor.conj()
+        if value.is_neg():
+            tensor = tensor._neg_view()
+    return tensor

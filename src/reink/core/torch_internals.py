@@ -1,0 +1,222 @@
+"""Everything private that reink uses of torch, in one place.
+
+Each name or behaviour relied on here has a test in ``tests/test_torch_facts.py``, so that a torch upgrade
+fails by naming the broken assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.backends.registry import lookup_backend
+from torch._higher_order_ops.effects import _get_effect
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+)
+from torch.fx.graph import _register_custom_builtin
+from torch.fx.node import has_side_effect
+from torch.fx.traceback import preserve_node_meta, set_stack_trace
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
+from torch.utils._sympy.value_ranges import bound_sympy
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "GuardOnDataDependentSymNode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "ShapeEnv",
+    "UnsupportedOperatorException",
+    "append_node",
+    "complete_values",
+    "detect_fake_mode",
+    "expression",
+    "forward_of",
+    "graph_module",
+    "has_registered_effect",
+    "has_side_effect",
+    "inner_tensors",
+    "is_wrapper_subclass",
+    "lower_bound",
+    "make_fx",
+    "operator_named",
+    "preserve_node_meta",
+    "print_by_name",
+    "pytree",
+    "set_stack_trace",
+    "stock_backend",
+    "storage_key",
+    "trace",
+]
+
+Tensor = torch.Tensor
+_EMPTY: dict[str, Any] = {}
+_name_hints: dict[Any, str] = {}
+
+
+def storage_key(tensor: Tensor) -> int:
+    """The identity of the memory behind `tensor`, also for fake tensors. Two tensors share iff keys are equal."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def expression(value: Any) -> Any:
+    """An int as it is; a symbolic integer as its sympy expression, which compares without adding a guard."""
+    if type(value) is int:
+        return value
+    if isinstance(value, torch.SymInt):
+        node = value.node
+        constant = node.maybe_as_int()
+        return constant if constant is not None else node.expr
+    return value
+
+
+def lower_bound(expr: Any, environment: ShapeEnv | None) -> float | None:
+    """A proven lower bound of a sympy expression from the ranges of its symbols, or None. Adds no guard."""
+    if environment is None:
+        return None
+    bound = bound_sympy(expr, environment.var_to_range).lower
+    return float(bound) if bound.is_number else None
+
+
+def print_by_name(cls: type) -> type:
+    """Class decorator: fx writes values of `cls` into generated code by their bare name, however nested."""
+    _register_custom_builtin(cls.__name__, f"from {cls.__module__} import {cls.__name__}", cls)
+    return cls
+
+
+def detect_fake_mode(values: Sequence[Any]) -> FakeTensorMode | None:
+    """The fake mode of the first fake tensor among `values`."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return None
+
+
+def has_registered_effect(op: Any) -> bool:
+    """True when torch keeps an order for calls of `op` (effect tokens)."""
+    return _get_effect(op) is not None
+
+
+def operator_named(name: str) -> OpOverload:
+    """The operator written as ``namespace.name.overload``."""
+    namespace, packet, overload = name.split(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    assert isinstance(found, OpOverload)
+    return found
+
+
+def append_node(
+    graph: torch.fx.Graph,
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+) -> torch.fx.Node:
+    """A new call_function node at the graph's insertion point, several times cheaper than `Graph.create_node`.
+
+    Skips the scan of the arguments for raw symbolic integers: reink never puts any there.
+    """
+    hint = _name_hints.get(target)
+    if hint is None:
+        hint = target._schema.name.partition("::")[2] if isinstance(target, OpOverload) else target.__name__
+        _name_hints[target] = hint
+    namespace = graph._graph_namespace
+    name = namespace.create_name(hint, None)
+    node = torch.fx.Node(graph, name, "call_function", target, args, kwargs or _EMPTY)
+    namespace._obj_to_name[node] = name
+    graph._insert(node)
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
+
+
+@contextmanager
+def _trace_context(mode: FakeTensorMode | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        if mode is not None:
+            stack.enter_context(mode)
+            if mode.shape_env is not None:
+                stack.enter_context(enable_python_dispatcher())
+        stack.enter_context(preserve_node_meta())
+        yield
+
+
+def trace(
+    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Any] | None = None
+) -> torch.fx.GraphModule:
+    """Trace `function` over fake `inputs` to ATen, mutations kept, node metadata kept."""
+    mode = detect_fake_mode(inputs)
+    with _trace_context(mode):
+        traced = make_fx(
+            function,
+            decomposition_table=dict(decompositions or {}),
+            tracing_mode="real",
+            _allow_non_fake_inputs=True,
+        )(*inputs)
+    assert isinstance(traced, torch.fx.GraphModule)
+    return traced
+
+
+def is_wrapper_subclass(value: Any) -> bool:
+    """Whether `value` is a tensor that only wraps others."""
+    return bool(_is_wrapper(value))
+
+
+def inner_tensors(value: Tensor) -> list[Tensor]:
+    """The plain tensors that a wrapper subclass holds, at any depth; the tensor itself when it is plain."""
+    if not is_wrapper_subclass(value):
+        return [value]
+    flatten: Any = value.__tensor_flatten__  # type: ignore[attr-defined]
+    names, _ = flatten()
+    return [t for name in names for t in inner_tensors(getattr(value, name))]
+
+
+def graph_module(owner: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A module for `graph` with the attributes of `owner`; its Python code is written when it is first needed."""
+    return _LazyGraphModule(owner, graph)
+
+
+def forward_of(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The generated function of a module, its code written now."""
+    if isinstance(module, _LazyGraphModule):
+        module.real_recompile()
+    forward: Callable[..., Any] = module.forward
+    return forward
+
+
+def stock_backend(name: str) -> Any:
+    """A back end of torch by name."""
+    return lookup_backend(name)
+
+
+def complete_values(graph: torch.fx.Graph) -> None:
+    """Give ``meta["val"]`` to the nodes that a pass added without one."""
+    known = [n.meta.get("val") for n in graph.nodes]
+    mode = detect_fake_mode(known)
+    if mode is None:
+        return
+    for node in graph.nodes:
+        if node.op != "call_function" or node.meta.get("val") is not None:
+            continue
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+        with mode:
+            node.meta["val"] = node.target(*args, **kwargs)

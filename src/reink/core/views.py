@@ -1,0 +1,337 @@
+"""View operators: how a view is replayed, how a new value of a view is carried back, how a view is described.
+
+One rule per operator in `WRITE_BACKS`; a view without a rule is described by its geometry instead, as
+``as_strided`` relative to the base (`strided_place`), so no rule is ever guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Place
+from reink.core.opinfo import WINDOWS
+from reink.core.program import ViewStep
+from reink.core.torch_internals import OpOverload, operator_named
+
+Node = torch.fx.Node
+aten = torch.ops.aten
+
+_operators: dict[str, OpOverload] = {}
+
+
+class Emitter(Protocol):
+    """What a write-back rule may do: add a node whose value is `value`, and name a size of a place."""
+
+    def emit(self, target: Any, args: tuple[Any, ...], value: Any) -> Node: ...
+
+    def sizes(self, place: Place) -> list[Any]: ...
+
+    def strides(self, place: Place) -> list[Any]: ...
+
+
+Parent = Callable[[], Node]
+WriteBack = Callable[[Emitter, Place, Parent, Node], Node]
+
+
+def step_operator(step: ViewStep) -> OpOverload:
+    """The operator that a step names; cached."""
+    found = _operators.get(step.op)
+    if found is None:
+        found = _operators[step.op] = operator_named(step.op)
+    return found
+
+
+def chain(place: Place) -> tuple[ViewStep, ...]:
+    """The steps from the base to `place`, the one applied to the base first."""
+    steps: list[ViewStep] = []
+    while place.parent is not None:
+        assert place.step is not None
+        steps.append(place.step)
+        place = place.parent
+    return tuple(reversed(steps))
+
+
+def _dim(dim: int, rank: int) -> int:
+    return dim % rank if rank else 0
+
+
+def _select(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    dim, index = _args(place)
+    return emitter.emit(aten.select_scatter.default, (parent(), update, dim, index), _parent(place).value)
+
+
+def _slice(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    return emitter.emit(aten.slice_scatter.default, (parent(), update, *_args(place)), _parent(place).value)
+
+
+def _diagonal(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    return emitter.emit(aten.diagonal_scatter.default, (parent(), update, *_args(place)), _parent(place).value)
+
+
+def _view(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    outer = _parent(place)
+    return emitter.emit(aten.view.default, (update, emitter.sizes(outer)), outer.value)
+
+
+def _permute(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    order = _args(place)[0]
+    inverse = [0] * len(order)
+    for position, dim in enumerate(order):
+        inverse[_dim(dim, len(order))] = position
+    return emitter.emit(aten.permute.default, (update, inverse), _parent(place).value)
+
+
+def _transpose(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    return emitter.emit(step_operator(_step(place)), (update, *_args(place)), _parent(place).value)
+
+
+def _unsqueeze(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    dim = _dim(_args(place)[0], len(place.size))
+    return emitter.emit(aten.squeeze.dim, (update, dim), _parent(place).value)
+
+
+def _view_dtype(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    outer = _parent(place)
+    return emitter.emit(aten.view.dtype, (update, outer.dtype), outer.value)
+
+
+def _real_of_complex(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    return emitter.emit(aten.view_as_complex.default, (update,), _parent(place).value)
+
+
+def _complex_of_real(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    return emitter.emit(aten.view_as_real.default, (update,), _parent(place).value)
+
+
+def _lazy_bit(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    """Conjugate and negative views: copying from the same lazy view of the update undoes the bit."""
+    outer = _parent(place)
+    undone = emitter.emit(step_operator(_step(place)), (update,), outer.value)
+    return emitter.emit(aten.copy.default, (parent(), undone), outer.value)
+
+
+def _strided(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
+    args = (parent(), update, emitter.sizes(place), emitter.strides(place))
+    return emitter.emit(aten.as_strided_scatter.default, args, _parent(place).value)
+
+
+WRITE_BACKS: dict[str, WriteBack] = {
+    "aten.select.int": _select,
+    "aten.slice.Tensor": _slice,
+    "aten.diagonal.default": _diagonal,
+    "aten.view.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten._reshape_alias.default": _view,
+    "aten.squeeze.default": _view,
+    "aten.squeeze.dim": _view,
+    "aten.squeeze.dims": _view,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _transpose,
+    "aten.t.default": _transpose,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.view.dtype": _view_dtype,
+    "aten.view_as_real.default": _real_of_complex,
+    "aten.view_as_complex.default": _complex_of_real,
+    "aten._conj.default": _lazy_bit,
+    "aten._neg_view.default": _lazy_bit,
+    "aten.unfold.default": _strided,
+    "aten.as_strided.default": _strided,
+}
+
+# Their inverse is the update itself, seen another way: it does not read the old base, and the update must
+# already have the layout of the view.
+BIJECTIVE = frozenset(
+    {
+        "aten.view.default",
+        "aten._unsafe_view.default",
+        "aten._reshape_alias.default",
+        "aten.squeeze.default",
+        "aten.squeeze.dim",
+        "aten.squeeze.dims",
+        "aten.permute.default",
+        "aten.transpose.int",
+        "aten.t.default",
+        "aten.unsqueeze.default",
+        "aten.view.dtype",
+        "aten.view_as_real.default",
+        "aten.view_as_complex.default",
+    }
+)
+
+# A functional write of a part of a tensor, and the view that names the part.
+SCATTERS: dict[Any, str] = {operator_named(name): view for name, view in WINDOWS.items()}
+
+
+def has_write_back(place: Place) -> bool:
+    """Whether every step of the chain can be carried back."""
+    while place.parent is not None:
+        if _step(place).op not in WRITE_BACKS:
+            return False
+        place = place.parent
+    return True
+
+
+def is_whole(place: Place) -> bool:
+    """Whether the view only rearranges its base, so that it has every element of it."""
+    while place.parent is not None:
+        if _step(place).op not in BIJECTIVE:
+            return False
+        place = place.parent
+    return True
+
+
+def needs_layout(place: Place) -> bool:
+    """Whether a new value of this place must come in the place's own layout to be carried back."""
+    return place.parent is None or _step(place).op in BIJECTIVE
+
+
+def list_view_steps(
+    name: str, args: Sequence[Any], count: int, sizes: Sequence[Any], number: Callable[[Any, Any, Any], Any]
+) -> list[ViewStep] | None:
+    """The single views that a list-returning view operator stands for; None for one without a rule.
+
+    `sizes` are the sizes of the first argument; `number(function, a, b)` combines two of them, in the graph
+    when one is symbolic.
+    """
+    rank = len(sizes)
+    if name == "aten.unbind.int":
+        dim = _dim(args[1] if len(args) > 1 else 0, rank)
+        return [ViewStep("aten.select.int", (dim, k)) for k in range(count)]
+    if name in ("aten.split.Tensor", "aten.chunk.default"):
+        return _even_slices(name, args, count, sizes, number)
+    if name in ("aten.split_with_sizes.default", "aten.split.sizes"):
+        dim, start, steps = _dim(args[2] if len(args) > 2 else 0, rank), 0, []
+        for length in args[1]:
+            end = number(torch.add, start, length)
+            steps.append(ViewStep("aten.slice.Tensor", (dim, start, end)))
+            start = end
+        return steps
+    return None
+
+
+def _even_slices(
+    name: str, args: Sequence[Any], count: int, sizes: Sequence[Any], number: Callable[[Any, Any, Any], Any]
+) -> list[ViewStep] | None:
+    dim, length = _dim(args[2] if len(args) > 2 else 0, len(sizes)), args[1]
+    if name == "aten.chunk.default":
+        if not isinstance(sizes[dim], int):
+            return None
+        length = -(-sizes[dim] // args[1])
+    starts = [number(torch.mul, length, k) for k in range(count + 1)]
+    return [ViewStep("aten.slice.Tensor", (dim, starts[k], starts[k + 1])) for k in range(count)]
+
+
+def strided_place(place: Place) -> Place | None:
+    """The same view described from the base by geometry alone; None when it starts before the base.
+
+    ``as_strided`` without an offset starts where its tensor starts, so the description never mentions the
+    storage offset of the base: flatten, slice to the first element, then stride.
+    """
+    base = place.buffer.root
+    itemsize = base.dtype.itemsize
+    if place.dtype != base.dtype or place.is_symbolic() or place.offset < 0 or place.offset % itemsize:
+        return None
+    start = place.offset // itemsize
+    reach = start + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))
+    if any(n == 0 for n in place.size):
+        reach = start
+    flat = base.at(ViewStep("aten.as_strided.default", ([reach], [1])), (reach,), (1,), 0, base.dtype, base.bits)
+    if start:
+        cut = ViewStep("aten.slice.Tensor", (0, start, reach))
+        flat = flat.at(cut, (reach - start,), (1,), place.offset, base.dtype, base.bits)
+    step = ViewStep("aten.as_strided.default", (list(place.size), list(place.stride)))
+    if flat.key() == place.key():
+        return flat
+    return Place(place.buffer, place.size, place.stride, place.offset, place.dtype, place.bits, flat, step)
+
+
+def single_step(place: Place) -> ViewStep | None:
+    """The one view operator that makes a static `place` straight from its base, if there is one."""
+    base = place.buffer.root
+    if place.dtype != base.dtype or place.bits != base.bits or place.is_symbolic() or base.is_symbolic():
+        return None
+    if len(place.size) == len(base.size):
+        return _as_slice(base, place) or _as_permute(base, place) or _as_view(base, place)
+    return _as_select(base, place) or _as_view(base, place)
+
+
+def _as_select(base: Place, place: Place) -> ViewStep | None:
+    if len(place.size) != len(base.size) - 1:
+        return None
+    for dim, (count, stride) in enumerate(zip(base.size, base.stride, strict=True)):
+        rest = (base.size[:dim] + base.size[dim + 1 :], base.stride[:dim] + base.stride[dim + 1 :])
+        index, left = divmod(place.offset, stride * base.dtype.itemsize) if stride else (0, place.offset)
+        if rest == (place.size, place.stride) and left == 0 and 0 <= index < count:
+            return ViewStep("aten.select.int", (dim, index))
+    return None
+
+
+def _as_slice(base: Place, place: Place) -> ViewStep | None:
+    changed = [d for d in range(len(base.size)) if (base.size[d], base.stride[d]) != (place.size[d], place.stride[d])]
+    if len(changed) != 1 or not base.stride[changed[0]]:
+        return None
+    dim = changed[0]
+    start, left = divmod(place.offset, base.stride[dim] * base.dtype.itemsize)
+    step, uneven = divmod(place.stride[dim], base.stride[dim])
+    end = start + (place.size[dim] - 1) * step + 1
+    if left or uneven or step < 1 or start < 0 or place.size[dim] < 1 or end > base.size[dim]:
+        return None
+    return ViewStep("aten.slice.Tensor", (dim, start, end) if step == 1 else (dim, start, end, step))
+
+
+def _as_permute(base: Place, place: Place) -> ViewStep | None:
+    wanted = list(zip(place.size, place.stride, strict=True))
+    have = list(zip(base.size, base.stride, strict=True))
+    if place.offset or sorted(wanted) != sorted(have):
+        return None
+    order, left = [], dict(enumerate(have))
+    for pair in wanted:
+        dim = next(d for d, p in left.items() if p == pair)
+        order.append(dim)
+        del left[dim]
+    return ViewStep("aten.permute.default", (order,))
+
+
+def _as_view(base: Place, place: Place) -> ViewStep | None:
+    if place.offset == 0 and _is_contiguous(base) and _is_contiguous(place) and _count(base) == _count(place):
+        return ViewStep("aten.view.default", (list(place.size),))
+    return None
+
+
+def _count(place: Place) -> int:
+    total = 1
+    for n in place.size:
+        total *= n
+    return total
+
+
+def _is_contiguous(place: Place) -> bool:
+    return place.stride == contiguous_strides(place.size)
+
+
+def contiguous_strides(size: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides in elements of a row-major tensor, as torch makes them (a size of 0 counts as 1)."""
+    strides: list[Any] = []
+    step: Any = 1
+    for n in reversed(size):
+        strides.append(step)
+        step = step * (max(n, 1) if type(n) is int else n)
+    return tuple(reversed(strides))
+
+
+def _args(place: Place) -> tuple[Any, ...]:
+    return _step(place).args
+
+
+def _step(place: Place) -> ViewStep:
+    assert place.step is not None
+    return place.step
+
+
+def _parent(place: Place) -> Place:
+    assert place.parent is not None
+    return place.parent

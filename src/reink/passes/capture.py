@@ -1,0 +1,254 @@
+"""From a callable, a module or a graph to a `Program` of ATen operators, mutations as the user wrote them."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.fx
+from torch.overrides import TorchFunctionMode
+
+from reink.core.boundary import AliasPattern, fake_inputs, pack, unpack
+from reink.core.program import Form, Program
+from reink.core.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    UnsupportedOperatorException,
+    detect_fake_mode,
+    is_wrapper_subclass,
+    pytree,
+    set_stack_trace,
+    trace,
+)
+from reink.errors import ReinkError
+
+Tensor = torch.Tensor
+_LIBRARY_PARTS = ("/site-packages/torch/", "/reink/passes/", "/reink/core/", "/reink/pipeline")
+
+
+@dataclass(slots=True)
+class Source:
+    """What can be traced: a flat function over `inputs`, and how to flatten a call and rebuild its result.
+
+    `names` are the inputs as the user calls them. `extra` are tensors that the program holds (parameters
+    and buffers of a module), which come after the arguments.
+    """
+
+    function: Callable[..., Any]
+    inputs: list[Any]
+    names: list[str]
+    in_spec: Any
+    extra: list[Tensor]
+    label: str
+
+
+def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Source:
+    """A callable or module with example arguments as a flat function. Raises ReinkError ``not-a-tensor-program``."""
+    if not callable(fn):
+        raise _not_a_program(f"a {type(fn).__name__} cannot be called")
+    if not isinstance(args, (tuple, list)):
+        raise _not_a_program(f"args has to be a tuple of example arguments, not a {type(args).__name__}")
+    leaves, in_spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    named = list(fn.named_parameters()) + list(fn.named_buffers()) if isinstance(fn, torch.nn.Module) else []
+    extra = [t for _, t in named]
+    if not any(isinstance(v, Tensor) for v in (*leaves, *extra)):
+        raise _not_a_program("none of the example arguments is a tensor")
+    label = getattr(fn, "__name__", None) or type(fn).__name__
+
+    def flat(*values: Any) -> Any:
+        call_args, call_kwargs = pytree.tree_unflatten(list(values[: len(leaves)]), in_spec)
+        if not named:
+            return fn(*call_args, **call_kwargs)
+        state = {name: value for (name, _), value in zip(named, values[len(leaves) :], strict=True)}
+        return torch.func.functional_call(fn, state, call_args, call_kwargs)
+
+    names = _argument_names(leaves, in_spec) + [n.replace(".", "_") for n, _ in named]
+    return Source(flat, [*leaves, *extra], names, in_spec, extra, label)
+
+
+def _argument_names(leaves: list[Any], in_spec: Any) -> list[str]:
+    paths = [p for p, _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, in_spec))[0]]
+    return ["arg" + "_".join(str(getattr(k, "idx", getattr(k, "key", k))) for k in p[1:]) for p in paths]
+
+
+def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: bool = False) -> Program:
+    """Trace `source` for inputs that share memory as `pattern` says; sizes are symbolic when `dynamic`."""
+    _refuse_subclasses(source.inputs)
+    environment = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True, allow_fallback_kernels=False)
+    packed = pack(source.inputs, pattern)
+    if dynamic:
+        fakes = [mode.from_tensor(v) if isinstance(v, Tensor) else v for v in packed]
+    else:
+        fakes = fake_inputs(packed, mode)
+    count, specs = len(source.inputs), []
+
+    def flat(*values: Any) -> Any:
+        with _UserLines(), _IndexedWrites():
+            result = source.function(*unpack(values, pattern, count))
+        leaves, out_spec = pytree.tree_flatten(result)
+        specs.append(out_spec)
+        return tuple(leaves)
+
+    program = _trace(flat, fakes, source.label)
+    program.out_spec = specs[-1]
+    return program
+
+
+def capture_graph(module: torch.fx.GraphModule, inputs: Sequence[Any], pattern: AliasPattern = ()) -> Program:
+    """Trace an fx graph (Dynamo's, with the user's source lines, or any other) to ATen.
+
+    `inputs` are real or fake; the placeholders' own example values are preferred, since they carry symbols.
+    """
+    known = _example_values(module, inputs)
+    mode = detect_fake_mode(known) or FakeTensorMode(allow_non_fake_inputs=True)
+    count = len(known)
+    fakes = fake_inputs(known, mode)
+    if pattern:
+        fakes = pack_fakes(fakes, pattern, mode)
+
+    def flat(*values: Any) -> Any:
+        with _IndexedWrites():
+            result = torch.fx.Interpreter(module).run(*unpack(values, pattern, count))
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    return _trace(flat, fakes, "graph")
+
+
+def pack_fakes(fakes: list[Any], pattern: AliasPattern, mode: FakeTensorMode) -> list[Any]:
+    """`pack` for fake inputs, which do not really share memory: the bases are made up."""
+    inside = {m.input for c in pattern for m in c.members}
+    with mode:
+        bases = [torch.empty((c.length,), dtype=c.dtype, device=fakes[c.members[0].input].device) for c in pattern]
+    return [v for i, v in enumerate(fakes) if i not in inside] + bases
+
+
+def _example_values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    values = []
+    for node, given in zip(placeholders, inputs, strict=True):
+        known = node.meta.get("example_value", node.meta.get("val"))
+        values.append(given if known is None or not isinstance(given, (Tensor, int, torch.SymInt)) else known)
+    return values
+
+
+def _trace(flat: Callable[..., Any], fakes: list[Any], label: str) -> Program:
+    try:
+        module = trace(flat, fakes)
+    except ReinkError:
+        raise
+    except Exception as error:
+        refused = _refusal(error, label)
+        if refused is None:
+            raise
+        raise refused from error
+    return Program(module, Form.MUTABLE)
+
+
+def _refusal(error: Exception, label: str) -> ReinkError | None:
+    """The coded form of what tracing raised; None for an error of the user's own program."""
+    text, where = str(error).splitlines()[0] if str(error) else type(error).__name__, _user_line(error)
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)):
+        return ReinkError(
+            "data-dependent-python",
+            f"cannot capture {label}: its Python depends on the values of a tensor",
+            where=where,
+            why=f"while tracing, tensors have shapes but no values ({text})",
+            do="use torch.where or torch.cond, or compute the value outside the program",
+        )
+    if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error) or "Meta' backend" in str(error):
+        return ReinkError(
+            "no-fake-kernel",
+            f"cannot capture {label}: an operator has no fake kernel",
+            where=where,
+            why=f"the shapes of its results are unknown ({text})",
+            do="register one with torch.library.register_fake",
+        )
+    if "single memory location" in str(error):
+        return ReinkError(
+            "written-self-overlap",
+            f"cannot capture {label}: several elements of a written tensor are one memory cell",
+            where=where,
+            why=f"eager refuses the write as well ({text})",
+            do="write the tensor before it is expanded, or clone() the expanded one",
+        )
+    return None
+
+
+def _user_line(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_library(f.filename)]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}    {last.line or ''}".rstrip()
+
+
+def _is_library(filename: str) -> bool:
+    return any(part in filename for part in _LIBRARY_PARTS) or filename.startswith("<")
+
+
+def _not_a_program(why: str) -> ReinkError:
+    return ReinkError(
+        "not-a-tensor-program",
+        "cannot capture: this is not a program over tensors",
+        why=why,
+        do="give a function or module and a tuple of example arguments with at least one tensor",
+    )
+
+
+def _refuse_subclasses(inputs: Sequence[Any]) -> None:
+    for value in inputs:
+        if isinstance(value, Tensor) and is_wrapper_subclass(value):
+            raise ReinkError(
+                "tensor-subclass",
+                f"cannot capture: an input is a {type(value).__name__}",
+                why="memory shared below a wrapper tensor is not visible to the alias analysis",
+                do="pass the plain tensors that it wraps",
+            )
+
+
+class _UserLines(TorchFunctionMode):
+    """Notes the user's line on every node that is traced while it is active."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        frame = _user_frame(sys._getframe(1))
+        if frame is not None:
+            set_stack_trace([_frame_line(frame)])
+        return func(*args, **(kwargs or {}))
+
+
+class _IndexedWrites(TorchFunctionMode):
+    """Keeps ``cache[position] = row`` a write by index when `position` is a tensor of one number.
+
+    PyTorch would read the number, which a trace cannot.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__setitem__ and isinstance(args[1], Tensor) and _is_position(args[1]):
+            target, position, value = args
+            if not isinstance(value, Tensor):
+                value = torch.full((), value, dtype=target.dtype, device=target.device)
+            return target.index_put_((position,), value.to(target.dtype))
+        return func(*args, **(kwargs or {}))
+
+
+def _is_position(index: Tensor) -> bool:
+    return index.dim() == 0 and index.dtype in (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _frame_line(frame: FrameType) -> str:
+    return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'

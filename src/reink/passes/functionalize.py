@@ -1,0 +1,369 @@
+"""From a mutating program to a pure one: every write becomes a new version, every view is replayed.
+
+Two rules. An in-place operator becomes its out-of-place twin, and the ledger binds every name of that tensor
+to the result. A write through a view is carried back into the base, and views are replayed from the newest
+base when they are next read. One walk, graph to graph; shapes are copied from the captured program, so no
+operator runs again (`TwinLayouts` asks torch once for each kind of call).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Buffer, Place, SymbolFacts, layout_of, may_overlap
+from reink.core.emitting import GraphEmitter, TwinLayouts
+from reink.core.ledger import Ledger, Record, ignore
+from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep
+from reink.core.torch_internals import detect_fake_mode, graph_module
+from reink.core.values import Pending, Values
+from reink.core.views import has_write_back, list_view_steps, needs_layout, single_step, strided_place
+from reink.errors import ReinkError
+from reink.passes.mutable_calls import MutableCalls
+from reink.passes.outputs import output_specs
+from reink.passes.refusals import (
+    metadata_mutation,
+    outside_input,
+    refuse_hidden_alias,
+    refuse_unwritable,
+    refuse_writes_inside,
+    unknown_alias,
+    where,
+)
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+# Longer chains are described afresh from the base, so that a view of a view of ... stays linear.
+LONGEST_CHAIN = 4
+
+
+def functionalize(program: Program, *, strategy: str = "v2", record: Record = ignore) -> Program:
+    """The pure form of a captured program. `strategy` chooses the call form of mutable operators.
+
+    Raises ReinkError for what cannot be said purely; never leaves a write out.
+    """
+    assert program.form is Form.MUTABLE
+    return _Functionalizer(program, strategy, record).run()
+
+
+class _Functionalizer:
+    def __init__(self, program: Program, strategy: str, record: Record) -> None:
+        self.program = program
+        self.graph = torch.fx.Graph()
+        self.emitter = GraphEmitter(self.graph)
+        self.ledger = Ledger(self.emitter, record)
+        self.emitter.read = self.ledger.read
+        self.layouts = TwinLayouts()
+        self.values = Values(self.ledger)
+        self.calls = MutableCalls(self.emitter, self.ledger, self.values, strategy)
+        self.inputs: list[Node] = []
+        self.offset_sensitive: dict[int, int] = {}
+        self.facts: SymbolFacts | None = None
+
+    # -- the walk --------------------------------------------------------------------------------
+
+    def run(self) -> Program:
+        rules = {
+            Kind.VIEW: self._view,
+            Kind.VIEW_LIST: self._view_list,
+            Kind.PURE: self._pure,
+            Kind.PYTHON: self._pure,
+            Kind.REGION: self._region,
+            Kind.IN_PLACE: self._in_place,
+            Kind.CALL: self._call,
+            Kind.METADATA: self._metadata,
+            Kind.GETITEM: self._getitem,
+        }
+        signature = MutationSignature()
+        for node in self.program.graph.nodes:
+            self.emitter.stack_trace = node.meta.get("stack_trace")
+            if node.op == "call_function":
+                facts = facts_of(node.target)
+                rules[facts.kind](node, facts)
+            elif node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self._constant(node)
+            elif node.op == "output":
+                signature = self._output(node)
+            else:
+                raise ReinkError("not-pure", f"cannot functionalize a {node.op} node: {node.name}", where=where(node))
+        module = graph_module(self.program.module, self.graph)
+        return Program(module, Form.FUNCTIONAL, signature, self.program.out_spec)
+
+    def _placeholder(self, node: Node) -> None:
+        new = self.graph.placeholder(node.target if isinstance(node.target, str) else node.name)
+        new.meta.update(node.meta)
+        index = len(self.inputs)
+        self.inputs.append(new)
+        self._open(node, new, "input", index)
+
+    def _constant(self, node: Node) -> None:
+        assert isinstance(node.target, str)
+        new = self.graph.get_attr(node.target)
+        new.meta.update(node.meta)
+        self._open(node, new, "constant")
+
+    def _open(self, node: Node, new: Node, kind: str, index: int = -1) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            self.values[node] = self._new_buffer(kind, new, value, index).root
+        else:
+            self.values[node] = new
+
+    def _new_buffer(self, kind: str, node: Node, value: Tensor, index: int = -1) -> Buffer:
+        buffer = Buffer(kind, node.name, value, index)
+        if self.facts is None:
+            mode = detect_fake_mode([value])
+            self.facts = SymbolFacts(mode.shape_env if mode is not None else None)
+        buffer.facts = self.facts
+        self.ledger.open(buffer, node)
+        return buffer
+
+    # -- rules -----------------------------------------------------------------------------------
+
+    def _pure(self, node: Node, facts: OpFacts) -> None:
+        value = node.meta.get("val")
+        new = self.emitter.emit(
+            node.target,
+            self.values.read(node.args),
+            value,
+            self.values.read(node.kwargs) if node.kwargs else None,
+        )
+        if not facts.name.startswith("aten.") and facts.kind is Kind.PURE:
+            refuse_hidden_alias(node, facts)
+        self.values[node] = self._results(new, value)
+
+    def _results(self, new: Node, value: Any) -> Any:
+        """What a call returned: a place of a new buffer for a tensor, a tuple for several results."""
+        if isinstance(value, Tensor):
+            return self._new_buffer("fresh", new, value).root
+        if isinstance(value, (list, tuple)):
+            return tuple(Pending(new, k, v) for k, v in enumerate(value))
+        return new
+
+    def _getitem(self, node: Node, facts: OpFacts) -> None:
+        container, index = node.args
+        items = self.values[container]  # type: ignore[index]
+        if not isinstance(items, (list, tuple)):
+            self._pure(node, facts)
+            return
+        item = items[index]  # type: ignore[index]
+        if isinstance(item, Pending):
+            item = self._taken(item)
+            self.values[container] = tuple(item if k == index else v for k, v in enumerate(items))  # type: ignore[index]
+        self.values[node] = item
+
+    def _region(self, node: Node, facts: OpFacts) -> None:
+        for module in self.program.module.modules():
+            if isinstance(module, torch.fx.GraphModule) and module is not self.program.module:
+                refuse_writes_inside(module, node, facts)
+        self._pure(node, facts)
+
+    def _view(self, node: Node, facts: OpFacts) -> None:
+        position = max(facts.result_aliases[0], 0)
+        parent, value = self.values[node.args[position]], node.meta["val"]  # type: ignore[index]
+        if type(parent) is not Place or position != 0:
+            raise unknown_alias(node, facts)
+        if facts.name == "aten.as_strided.default":
+            self.values[node] = self._strided(node, parent)
+            return
+        args = self._positional(node, facts)
+        step = ViewStep(facts.name, self.values.read(args))
+        parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        self.values[node] = self._shortened(parent.child(step, parent_value, value))
+
+    def _positional(self, node: Node, facts: OpFacts) -> tuple[Any, ...]:
+        """The arguments after the tensor, keyword ones put in their place with the defaults between them."""
+        if not node.kwargs:
+            return tuple(node.args[1:])
+        values = list(node.args[1:])
+        last = max(p.position for p in facts.parameters if p.name in node.kwargs)
+        for parameter in facts.parameters[len(node.args) : last + 1]:
+            values.append(node.kwargs.get(parameter.name, parameter.default))
+        return tuple(values)
+
+    def _shortened(self, place: Place) -> Place:
+        if place.depth <= LONGEST_CHAIN:
+            return place
+        step = single_step(place)
+        shorter: Place | None
+        if step is not None:
+            shorter = Place(
+                place.buffer,
+                place.size,
+                place.stride,
+                place.offset,
+                place.dtype,
+                place.bits,
+                place.buffer.root,
+                step,
+            )
+        else:
+            shorter = strided_place(place)
+        if shorter is None:
+            return place
+        shorter.value = place.value
+        place.buffer.places[place.key()] = shorter
+        return shorter
+
+    def _strided(self, node: Node, parent: Place) -> Place:
+        """`as_strided`, made relative: an explicit offset counts from the start of the whole storage."""
+        facts = facts_of(node.target)
+        args, value = self._positional(node, facts), node.meta["val"]
+        parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        probe = Place(parent.buffer, *layout_of(value)[:2], 0, value.dtype, parent.bits, None, None)
+        moved = layout_of(value)[2] * value.element_size() - layout_of(parent_value)[2] * parent_value.element_size()
+        probe.offset = parent.offset + moved
+        known = parent.buffer.places.get(probe.key())
+        root = parent.buffer.root
+        if len(args) > 2 and args[2] is not None and parent.buffer.kind == "input":
+            self.offset_sensitive[parent.buffer.input_index] = layout_of(root.value)[2]
+        if known is not None:
+            return known
+        described = strided_place(probe)
+        if described is None or not _inside(root, probe):
+            raise outside_input(node, parent.buffer.name)
+        described.value = value
+        parent.buffer.places[described.key()] = described
+        return described
+
+    def _view_list(self, node: Node, facts: OpFacts) -> None:
+        parent, values = self.values[node.args[0]], node.meta["val"]  # type: ignore[index]
+        if type(parent) is not Place:
+            raise unknown_alias(node, facts)
+        args = [parent, *self.values.read(self._positional(node, facts))]
+        steps = list_view_steps(facts.name, args, len(values), parent.size, self._number)
+        if steps is None:
+            raise unknown_alias(node, facts)
+        parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        self.values[node] = tuple(
+            self._shortened(parent.child(step, parent_value, value)) for step, value in zip(steps, values, strict=True)
+        )
+
+    def _number(self, function: Any, a: Any, b: Any) -> Any:
+        """`a + b` or `a * b` (`function` is torch.add or torch.mul); a node when one of them is symbolic."""
+        plain = operator.add if function is torch.add else operator.mul
+        if not isinstance(a, Node) and not isinstance(b, Node):
+            return plain(a, b)
+        values = [v.meta["val"] if isinstance(v, Node) else v for v in (a, b)]
+        return self.emitter.emit(plain, (a, b), plain(*values))
+
+    def _metadata(self, node: Node, facts: OpFacts) -> None:
+        raise metadata_mutation(node, facts)
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def _in_place(self, node: Node, facts: OpFacts) -> None:
+        dest = self.values[node.args[0]]  # type: ignore[index]
+        refuse_unwritable(node, facts, dest)
+        if self._depends_on_overlap(node, dest):
+            self._call(node, facts)
+            return
+        if facts.name == "aten.copy_.default":
+            update = self._copied(node, dest)
+        else:
+            update = self._twin(node, facts, dest)
+        self.values[node] = dest
+        if update is not None:
+            self.ledger.write(dest, update)
+
+    def _depends_on_overlap(self, node: Node, dest: Place) -> bool:
+        """Whether eager's answer depends on memory shared inside this one call: then the call is kept as it is."""
+        if dest.overlaps_itself() or not has_write_back(dest):
+            return True
+        others = [p for a in (*node.args[1:], *node.kwargs.values()) for p in self.values.places(a)]
+        return any(p is not dest and may_overlap(p, dest) for p in others)
+
+    def _twin(self, node: Node, facts: OpFacts, dest: Place) -> Node:
+        twin = facts.twin
+        assert twin is not None
+        given = len(node.args)
+        filled = {n: v for n, v in facts.filled_in if n not in node.kwargs and _position(facts, n) >= given}
+        dtype, strides = self.layouts.of(twin, node, filled, self.values.place)
+        args = (self.ledger.read(dest), *self.values.read(node.args[1:]))
+        kwargs = {**self.values.read(dict(node.kwargs)), **filled} if node.kwargs or filled else None
+        fits = dtype == dest.dtype and (strides == dest.stride or not needs_layout(dest))
+        value = node.meta["val"] if fits else self._loose_value(node.meta["val"], dtype)
+        update = self.emitter.emit(twin, args, value, kwargs)
+        update.meta["reink_write"] = facts.name
+        if fits:
+            return update
+        return self.emitter.emit(aten.copy.default, (self.ledger.read(dest), update), dest.value)
+
+    def _loose_value(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        if value.dtype == dtype:
+            return value
+        mode = detect_fake_mode([value])
+        if mode is None:
+            return value.to(dtype)
+        with mode:
+            return torch.empty_like(value, dtype=dtype)
+
+    def _copied(self, node: Node, dest: Place) -> Node | None:
+        """`dest.copy_(source)`: the source itself where a scatter follows, else a copy in the layout of `dest`."""
+        source = self.values[node.args[1]] if isinstance(node.args[1], Node) else None
+        if source is dest:
+            return None
+        if type(source) is Place and source.dtype == dest.dtype and source.size == dest.size and not needs_layout(dest):
+            return self.ledger.read(source)
+        update = self.emitter.emit(
+            aten.copy.default, (self.ledger.read(dest), self.values.read(node.args[1])), dest.value
+        )
+        update.meta["reink_write"] = "aten.copy_.default"
+        return update
+
+    def _call(self, node: Node, facts: OpFacts) -> None:
+        """A mutable operator: a v1 or v2 call, each result tied to its argument or to the call."""
+        call, count, value = self.calls.call(node, facts), len(facts.result_aliases), node.meta.get("val")
+        refuse_hidden_alias(node, facts)
+        values = value if isinstance(value, (list, tuple)) and count > 1 else (value,)
+        results = tuple(self.calls.result(node, facts, call, k, values[k]) for k in range(count))
+        self.values[node] = results
+        if count == 1:
+            self.values[node] = self._taken(results[0]) if isinstance(results[0], Pending) else results[0]
+
+    def _taken(self, item: Pending) -> Any:
+        """A pending result, now asked for."""
+        return self._results(self.emitter.emit(operator.getitem, (item.call, item.index), item.value), item.value)
+
+    # -- the boundary ----------------------------------------------------------------------------
+
+    def _output(self, node: Node) -> MutationSignature:
+        returned = node.args[0]
+        leaves = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        values = [self.values[a] if isinstance(a, Node) else a for a in leaves]
+        results: list[Any] = [self.values.read_value(v) for v in values]
+        mutations = []
+        for buffer in self.ledger.written():
+            if buffer.kind == "input":
+                mutations.append(InputMutation(buffer.input_index, len(results)))
+                results.append(self.ledger.newest(buffer))
+        outputs = output_specs(leaves, values, results, self.ledger)
+        self.graph.output(tuple(results))
+        return MutationSignature(
+            inputs=tuple(n.name for n in self.inputs),
+            outputs=tuple(outputs),
+            mutations=tuple(mutations),
+            offset_sensitive=tuple(self.offset_sensitive.items()),
+        )
+
+
+def _inside(root: Place, probe: Place) -> bool:
+    outer, inner = root.hull(), probe.hull()
+    if outer is None or inner is None:
+        return False
+    if inner[0] < outer[0] or inner[1] > outer[1]:
+        return False
+    from_gaps = root.byte_count() != outer[1] - outer[0]
+    return not from_gaps
+
+
+def _position(facts: OpFacts, name: str) -> int:
+    return next(p.position for p in facts.parameters if p.name == name)

@@ -1,0 +1,283 @@
+"""Where a write goes when something still needs what it would destroy: hoist, save or detach, the cheapest.
+
+A part of reinplace. A conflict is a live value in the bytes that the write touches, with a reader that comes
+later. Moving the reader above the write is free; else the bytes that the reader needs are saved before the
+write, or the write goes to a copy of its base, whichever copies less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Buffer, Place, SymbolFacts, is_dense
+from reink.core.calls import CALLS
+from reink.core.opinfo import Kind, facts_of
+from reink.core.plan import Choice, Copy, Step
+from reink.core.program import Program
+from reink.core.residents import Residents
+from reink.core.torch_internals import detect_fake_mode
+from reink.passes.order import is_ordered
+from reink.passes.write_back import WriteBack, WriteBacks, view_place
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+# How many nodes a hoisted reader may take along.
+LARGEST_CONE = 16
+
+Live = list[tuple[Node, Place]]
+
+
+@dataclass(slots=True)
+class Write:
+    """One write to be placed: `node` would write `targets`, parts of `base`.
+
+    `whole`: it covers all of `base`, so a copy needs memory but no content. `clash`: another operand of the same
+    node lies where it writes. `optional`: the operator has a form that makes its result afresh.
+    """
+
+    node: Node
+    step: Step
+    choice: Choice
+    base: Place
+    targets: list[Place]
+    chain: WriteBack = field(default_factory=WriteBack)
+    whole: bool = False
+    clash: bool = False
+    optional: bool = False
+
+
+class Placement:
+    """The state of one walk: where each value lives, what is still to be read, and the decisions about writes.
+
+    `visit` carries out a node of the walk out of turn, for hoisting.
+    """
+
+    def __init__(self, program: Program, visit: Callable[[Node], None]) -> None:
+        self.places: dict[Node, Any] = {}
+        self.done: set[Node] = set()
+        self.residents = Residents()
+        self.pending = self.residents.pending
+        self.write_backs = WriteBacks(program, self.places, self.done)
+        self._visit, self._output = visit, program.output()
+        self._facts: SymbolFacts | None = None
+
+    def new_buffer(self, kind: str, node: Node, value: Tensor, index: int = -1) -> Buffer:
+        """Memory that `node` brings into the program, with the layout of `value`."""
+        buffer = Buffer(kind, node.name, value, index)
+        if self._facts is None:
+            mode = detect_fake_mode([value])
+            self._facts = SymbolFacts(mode.shape_env if mode is not None else None)
+        buffer.facts = self._facts
+        return buffer
+
+    # -- the decision ----------------------------------------------------------------------------
+
+    def settle(self, write: Write) -> Place | None:
+        """Where `write` goes: its base, after hoists and saves; the root of a copy of it; or None, made afresh."""
+        choice, base = write.choice, write.base
+        if not self._is_ours(base, write.chain):
+            choice.reason = _not_ours(base)
+            return self._detach(write)
+        live = self.conflicts(write.targets, write.chain)
+        if live and self._hoist(write.node, live, write.chain):
+            choice.outcome, choice.reason = "hoisted", "the reader moved above the write"
+            live = self.conflicts(write.targets, write.chain)
+        if not live and not write.clash:
+            return base
+        if live:
+            self._note_conflict(choice, live, write.chain)
+        if write.clash and not live:
+            choice.reason = "another operand of the same call lies where it writes"
+            return base if write.whole else self._detach(write)
+        roots = self.without_views(live)
+        if _cheaper(self._detach_cost(write), _total([p.byte_count() for _, p in roots]), base):
+            return self._detach(write)
+        self.save(write.step, roots, choice, live)
+        return base
+
+    def _is_ours(self, base: Place, chain: WriteBack) -> bool:
+        """Whether the memory may be written: it is fresh, or this value is a version of the input that it ends in."""
+        kind = base.buffer.kind
+        return kind == "fresh" or (kind == "input" and base.buffer.input_index in chain.homes)
+
+    def conflicts(self, targets: list[Place], chain: WriteBack) -> Live:
+        """Live values that a write into `targets` would destroy for a reader other than its own write-back."""
+        found: Live = []
+        seen: set[Node] = set()
+        for target in targets:
+            for value, place in self.residents.hit_by(target):
+                if value not in seen and self.readers(value, chain):
+                    seen.add(value)
+                    found.append((value, place))
+        return found
+
+    def readers(self, value: Node, chain: WriteBack) -> list[Node]:
+        """Nodes that still read `value`, the output node last."""
+        waiting = [u for u in value.users if u not in self.done and not looks_at_shape(u)]
+        readers = [u for u in waiting if u not in chain.exempt]
+        if self.pending[value] > len(waiting):
+            readers.append(self._output)
+        return readers
+
+    def _note_conflict(self, choice: Choice, live: Live, chain: WriteBack) -> None:
+        value = live[0][0]
+        readers = self.readers(value, chain)
+        choice.definition, choice.reader = value, readers[0] if readers else None
+        choice.reason = "a later read needs the old value"
+
+    # -- hoist -----------------------------------------------------------------------------------
+
+    def _hoist(self, write: Node, live: Live, chain: WriteBack) -> bool:
+        """Move every late reader above `write` if nothing forbids it; whether any moved."""
+        cones: list[list[Node]] = []
+        for value, _ in live:
+            for reader in self.readers(value, chain):
+                cone = self._cone(reader, write)
+                if cone is None:
+                    return False
+                cones.append(cone)
+        for cone in cones:
+            for reader in cone:
+                if reader not in self.done:
+                    self._visit(reader)
+        return bool(cones)
+
+    def _cone(self, reader: Node, write: Node) -> list[Node] | None:
+        """`reader` and what it still waits for, inputs first; None when it cannot move above `write`."""
+        cone: list[Node] = []
+        stack = [(reader, False)]
+        seen: set[Node] = set()
+        while stack:
+            node, finished = stack.pop()
+            if finished:
+                cone.append(node)
+                continue
+            if node in seen or (node in self.done and node is not write):
+                continue
+            if node is write or len(seen) >= LARGEST_CONE or not _may_move(node):
+                return None
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((i, False) for i in node.all_input_nodes if i not in self.done or i is write)
+        return cone
+
+    # -- save ------------------------------------------------------------------------------------
+
+    def without_views(self, live: Live) -> Live:
+        """The conflicts that are not views of another conflict: saving the base saves its views."""
+        values = {v for v, _ in live}
+        return [(v, p) for v, p in live if not any(a in values and is_dense(self.places[a]) for a in ancestors(v))]
+
+    def save(self, step: Step, roots: Live, choice: Choice, live: Live | None = None) -> None:
+        """Copy each value of `roots` before the write, for its readers after it; views among `live` move along."""
+        for value, place in roots:
+            copy = Copy(place, self._copy_of(value, exact=is_dense(place)))
+            self._move(copy, value, place, copy.target)
+            for view, at in live or []:
+                if view is not value and value in ancestors(view):
+                    self._move_view(copy, view, at)
+            step.before.append(copy)
+            count = place.byte_count()
+            choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
+        choice.outcome = "saved"
+        choice.do = "read the value before the write, or keep a copy of only the part that is needed"
+        _charge(choice)
+
+    def _copy_of(self, value: Node, exact: bool) -> Place:
+        known: Tensor = value.meta["val"]
+        mode = detect_fake_mode([known])
+        if exact or mode is None:
+            return self.new_buffer("fresh", value, known).root
+        # A clone of a view with gaps closes them; torch itself says which strides that gives.
+        with mode:
+            closed = known.clone()
+        return self.new_buffer("fresh", value, closed).root
+
+    def _move(self, copy: Copy, value: Node, old: Place, new: Place) -> None:
+        self.residents.remove(value, old)
+        self.places[value] = new
+        self.residents.add(value, new)
+        copy.moved.append((value, new))
+
+    def _move_view(self, copy: Copy, view: Node, old: Place) -> None:
+        parent = self.places[view.args[0]]  # type: ignore[index]
+        if parent.buffer is copy.target.buffer:
+            self._move(copy, view, old, view_place(parent, view, facts_of(view.target)))
+
+    # -- detach ----------------------------------------------------------------------------------
+
+    def _detach_cost(self, write: Write) -> int | None:
+        """Bytes that detaching copies: the base, and again the base when its end is an input."""
+        own, whole = write.base.byte_count(), write.base.buffer.root.byte_count()
+        if own is None or whole is None:
+            return None
+        back = own if write.chain.homes and write.base.buffer.kind == "input" else 0
+        if write.optional:
+            return (whole if write.chain.exempt else 0) + back
+        return (0 if write.whole else own) + back
+
+    def _detach(self, write: Write) -> Place | None:
+        """Memory of its own: a copy of the base, empty when all of it is overwritten; None when made afresh."""
+        choice, base = write.choice, write.base
+        choice.outcome = "detached"
+        choice.do = choice.do or "drop the later read, or read it before the write"
+        if write.optional:
+            choice.bytes = 0
+            return None
+        root = self.new_buffer("fresh", write.node, base.value).root
+        write.step.before.append(Copy(base, root, filled=not write.whole, exact=True))
+        choice.bytes = 0 if write.whole else base.byte_count()
+        _charge(choice)
+        return root
+
+
+def looks_at_shape(node: Node) -> bool:
+    """Whether the node reads no byte of its inputs."""
+    return node.op == "call_function" and facts_of(node.target).looks_at_shape
+
+
+def ancestors(value: Node) -> list[Node]:
+    """The values that `value` is a view of, nearest first."""
+    found: list[Node] = []
+    while value.op == "call_function" and facts_of(value.target).kind is Kind.VIEW:
+        value = value.args[0]  # type: ignore[assignment]
+        found.append(value)
+    return found
+
+
+def _charge(choice: Choice) -> None:
+    """What is copied was not avoided."""
+    if choice.avoided is not None:
+        choice.avoided = max(0, choice.avoided - (choice.bytes or 0))
+
+
+def _may_move(node: Node) -> bool:
+    """Whether a reader may run earlier: it has no effect and writes nothing."""
+    if node.op != "call_function" or is_ordered(node) or facts_of(node.target).window:
+        return False
+    return node.target is not aten.copy.default and node.target not in CALLS and "reink_write" not in node.meta
+
+
+def _total(counts: list[int | None]) -> int | None:
+    known = [c for c in counts if c is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _cheaper(detach: int | None, save: int | None, base: Place) -> bool:
+    """Whether detaching costs less than saving; unknown sizes: keep an input in place, detach anything else."""
+    if detach is None or save is None:
+        return base.buffer.kind != "input"
+    return detach < save
+
+
+def _not_ours(base: Place) -> str:
+    if base.buffer.kind == "constant":
+        return f"{base.buffer.name} is a constant of the graph"
+    return f"{base.buffer.name} is an input that does not end with this value"

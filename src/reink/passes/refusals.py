@@ -1,0 +1,110 @@
+"""What functionalize refuses, as coded errors with the user's line. A part of functionalize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Place
+from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.program import source_of
+from reink.core.torch_internals import storage_key
+from reink.errors import ReinkError
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+
+
+def where(node: Node) -> str:
+    """The user's line of a node, or its name when no line is known."""
+    source = source_of(node)
+    return str(source) if source is not None else f"node {node.name}"
+
+
+def unknown_alias(node: Node, facts: OpFacts) -> ReinkError:
+    """An operator returns memory of an argument and no view says which."""
+    return ReinkError(
+        "unknown-alias",
+        f"cannot functionalize {facts.name}: it returns memory of an argument in a way that no view describes",
+        where=where(node),
+        why="later writes through one of the two names could not be shown through the other",
+        do="return a new tensor, or declare the alias in the schema as Tensor(a) -> Tensor(a)",
+    )
+
+
+def metadata_mutation(node: Node, facts: OpFacts) -> ReinkError:
+    """An operator changes what a tensor is."""
+    return ReinkError(
+        "metadata-mutation",
+        f"cannot functionalize {facts.name}: it changes what a tensor is, not what it holds",
+        where=where(node),
+        why="size, strides or storage of a tensor that may have other names would change",
+        do="make a new tensor (a view or a copy) and use that instead",
+    )
+
+
+def outside_input(node: Node, name: str) -> ReinkError:
+    """A view by strides may leave the memory that the graph owns."""
+    return ReinkError(
+        "view-outside-input",
+        f"cannot functionalize as_strided: it may reach outside {name}",
+        where=where(node),
+        why="the graph owns only the elements of its tensors, not what lies between or beyond them",
+        do="take the view from a tensor that covers all of it",
+    )
+
+
+def refuse_unwritable(node: Node, facts: OpFacts, dest: Any, *, by_call: bool = False) -> None:
+    """Refuse to write a constant, or a tensor whose elements are one memory cell, as eager does.
+
+    `by_call`: the operator is kept as it is, so its own answer to overlapping elements counts.
+    """
+    if type(dest) is not Place:
+        raise unknown_alias(node, facts)
+    if dest.buffer.kind == "constant":
+        raise ReinkError(
+            "mutated-constant",
+            f"cannot functionalize {facts.name}: it writes {dest.buffer.name}, a constant of the graph",
+            where=where(node),
+            why="a constant belongs to the graph, not to the caller, so the write would be lost or repeated",
+            do="pass the tensor as an argument or register it as a buffer",
+        )
+    if not by_call and dest.has_broadcast_dim():
+        raise ReinkError(
+            "written-self-overlap",
+            f"cannot functionalize {facts.name}: several elements of the written tensor are one memory cell",
+            where=where(node),
+            why="the tensor was expanded (a stride is 0), and eager refuses to write it as well",
+            do="write the tensor before it is expanded, or clone() the expanded one",
+        )
+
+
+def refuse_hidden_alias(node: Node, facts: OpFacts) -> None:
+    """Refuse a result that is memory of an argument although the schema says it is not."""
+    value = node.meta.get("val")
+    results = value if isinstance(value, (list, tuple)) else (value,)
+    declared = facts.result_aliases if len(facts.result_aliases) == len(results) else (-1,) * len(results)
+    fresh = [r for r, a in zip(results, declared, strict=True) if a < 0 and isinstance(r, Tensor)]
+    if not fresh:
+        return
+    given = {storage_key(n.meta["val"]) for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)}
+    if any(r.numel() != 0 and storage_key(r) in given for r in fresh):
+        raise unknown_alias(node, facts)
+
+
+def refuse_writes_inside(module: torch.fx.GraphModule, node: Node, facts: OpFacts) -> None:
+    """Refuse a branch or loop body that writes a tensor."""
+    for inner in module.graph.nodes:
+        if inner.op != "call_function":
+            continue
+        known = facts_of(inner.target)
+        if known.written or known.kind in (Kind.CALL, Kind.METADATA):
+            raise ReinkError(
+                "subgraph-mutation",
+                f"cannot functionalize {facts.name}: {known.name} inside it writes a tensor",
+                where=where(inner) if source_of(inner) is not None else where(node),
+                why="writes inside a branch or a loop body are not yet carried out of it",
+                do="return the new value from the branch and write it outside",
+            )

@@ -1,0 +1,421 @@
+"""Giving every write its old home back where that is provably safe.
+
+One walk over the pure graph in a good order. For each write it asks which values live where it would write and
+are still needed. None: the write goes in place. Otherwise `placement` resolves the conflict. Nothing is
+rewritten here: the result is a `Plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Buffer, Place, layout_of, may_overlap
+from reink.core.calls import V2_CALLS, auto_functionalized, base_views, written_arguments
+from reink.core.opinfo import Kind, OpFacts, facts_of, operator_name
+from reink.core.placement_rules import base_view_place, scatter_window
+from reink.core.plan import Action, Choice, Copy, Plan, Step
+from reink.core.program import BaseView, Form, OutputKind, Program, ViewStep, tensors_in
+from reink.passes.order import in_capture_order, is_ordered
+from reink.passes.placement import Placement, Write, looks_at_shape
+from reink.passes.write_back import WriteBack, view_place
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+_REGENERATED = (OutputKind.INPUT_ALIAS, OutputKind.GROUP_ALIAS)
+
+
+def reinplace(program: Program, *, reorder: bool = False) -> Plan:
+    """Decide for every write of a functional `program` whether it goes in place, and what is copied if not.
+
+    `reorder` first restores the order of capture; needed when a pass may have moved nodes.
+    """
+    assert program.form is Form.FUNCTIONAL
+    return _Reinplacer(program, reorder).run()
+
+
+class _Reinplacer:
+    def __init__(self, program: Program, reorder: bool) -> None:
+        self.program, self.reorder = program, reorder
+        self.signature = program.signature
+        self.results = program.results()
+        self.state = Placement(program, self._visit)
+        self.places, self.done, self.pending = self.state.places, self.state.done, self.state.pending
+        self.steps: list[Step] = []
+        self.choices: list[Choice] = []
+        self.inputs: list[Place | None] = []
+
+    # -- the walk --------------------------------------------------------------------------------
+
+    def run(self) -> Plan:
+        nodes = self._needed_nodes()
+        body = [n for n in nodes if n.op == "call_function"]
+        if self.reorder:
+            body = in_capture_order(body)
+        for node in nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self._source(node, "constant")
+        for node in body:
+            if node not in self.done:
+                self._visit(node)
+        constants = {n: p for n, p in self.places.items() if n.op == "get_attr" and isinstance(p, Place)}
+        plan = Plan(self.program, self.steps, self.inputs, constants, self.choices)
+        self._finish(plan)
+        return plan
+
+    def _needed_nodes(self) -> list[Node]:
+        """The nodes that matter, in graph order; counts the reads of each on the way."""
+        aliases = {k for k, s in enumerate(self.signature.outputs) if s.kind in _REGENERATED}
+        pending, needed = self.pending, set[Node]()
+        for k, result in enumerate(self.results):
+            if k not in aliases and isinstance(result, Node):
+                pending[result] = pending.get(result, 0) + 1
+                needed.add(result)
+        for spec in self.signature.outputs:
+            needed.update(tensors_in(spec.steps))
+        ordered: list[Node] = []
+        for node in reversed(self.program.graph.nodes):
+            if node.op == "output" or (node not in needed and node.op != "placeholder" and not is_ordered(node)):
+                self.done.add(node)
+                continue
+            ordered.append(node)
+            needed.update(node.all_input_nodes)
+            for used in _read(node):
+                pending[used] = pending.get(used, 0) + 1
+        ordered.reverse()
+        return ordered
+
+    def _placeholder(self, node: Node) -> None:
+        self._source(node, "input", len(self.inputs))
+        place = self.places.get(node)
+        self.inputs.append(place if isinstance(place, Place) else None)
+
+    def _source(self, node: Node, kind: str, index: int = -1) -> None:
+        value = node.meta.get("val")
+        self.done.add(node)
+        if isinstance(value, Tensor):
+            self._define(node, self.state.new_buffer(kind, node, value, index).root)
+
+    def _define(self, node: Node, place: Place) -> None:
+        """`node` lives in `place`; its views are known at once, since a view costs nothing and reads nothing."""
+        self.places[node] = place
+        self.state.residents.add(node, place)
+        for user in node.users:
+            if user not in self.done and user.op == "call_function" and self._is_ready_view(user, node):
+                self._visit(user)
+
+    def _is_ready_view(self, user: Node, node: Node) -> bool:
+        if facts_of(user.target).kind is not Kind.VIEW or user.args[0] is not node:
+            return False
+        inputs = user.all_input_nodes
+        return len(inputs) == 1 or all(i in self.done for i in inputs if i is not node)
+
+    def _visit(self, node: Node) -> None:
+        self._take(node)
+        target = node.target
+        facts = facts_of(target)
+        if facts.window:
+            self._scatter(node)
+        elif target is aten.copy.default:
+            dest, source = self.places[node.args[0]], self.places.get(node.args[1])  # type: ignore[index, arg-type]
+            self._write_into(node, dest, dest, source)
+        elif facts.kind is Kind.PYTHON and target in V2_CALLS:
+            self._call_v2(node)
+        elif target is auto_functionalized:
+            self._call_v1(node)
+        else:
+            self._other(node, facts)
+
+    def _take(self, node: Node) -> None:
+        """The node is being carried out: its reads are no longer to come."""
+        self.done.add(node)
+        pending = self.pending
+        for used in _read(node):
+            pending[used] -= 1
+
+    # -- values that are not writes --------------------------------------------------------------
+
+    def _other(self, node: Node, facts: OpFacts) -> None:
+        if facts.kind is Kind.VIEW and isinstance(self.places.get(node.args[0]), Place):  # type: ignore[arg-type]
+            self._nothing(node, view_place(self.places[node.args[0]], node, facts))  # type: ignore[index]
+        elif facts.kind is Kind.VIEW_LIST:
+            self._view_list(node)
+        elif facts.kind is Kind.GETITEM and isinstance(self.places.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            self._nothing(node, self.places[node.args[0]][node.args[1]])  # type: ignore[index]
+        elif facts.in_place is None or not self._goes_in_place(node, facts):
+            self._run(node)
+
+    def _run(self, node: Node, before: list[Copy] | None = None) -> None:
+        step = Step(node, Action.RUN, before=before or [])
+        self.steps.append(step)
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            self._defined(step, node, self.state.new_buffer("fresh", node, value).root)
+
+    def _nothing(self, node: Node, place: Place) -> None:
+        step = Step(node, Action.NOTHING)
+        self.steps.append(step)
+        self._defined(step, node, place)
+
+    def _defined(self, step: Step, node: Node, place: Place) -> None:
+        step.defines.append((node, place))
+        self._define(node, place)
+
+    def _view_list(self, node: Node) -> None:
+        """A list of views stays a call; each part is a place that lower takes out of the list."""
+        parent = self.places[node.args[0]]  # type: ignore[index]
+        before, name = node.args[0].meta["val"], operator_name(node.target)  # type: ignore[union-attr]
+        steps = [ViewStep(f"{name}[{k}]", tuple(node.args[1:])) for k in range(len(node.meta["val"]))]
+        self.places[node] = tuple(parent.child(s, before, v) for s, v in zip(steps, node.meta["val"], strict=True))
+        self.steps.append(Step(node, Action.NOTHING))
+        for user in list(node.users):
+            if user not in self.done:
+                self._visit(user)
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def _scatter(self, node: Node) -> None:
+        base = self.places[node.args[0]]  # type: ignore[index]
+        update = self.places.get(node.args[1])  # type: ignore[arg-type]
+        self._write_into(node, base, scatter_window(base, node), update)
+
+    def _write_into(self, node: Node, base: Place, window: Place, update: Place | None) -> None:
+        """Write the value in `update` into `window` of `base`: nothing to do, in place, or into a copy of `base`."""
+        if update is window:
+            self._nothing(node, base)
+            return
+        step = Step(node, Action.COPY_INTO, source=node.args[1])  # type: ignore[arg-type]
+        write = Write(
+            node,
+            step,
+            self._choice(node, "aten.copy_.default", "self", base),
+            base,
+            [window],
+            self.state.write_backs.follow(node, base),
+            whole=base is window,
+            clash=update is not None and may_overlap(update, window),
+        )
+        home = self.state.settle(write)
+        assert home is not None
+        if write.clash and home is base and update is not None:
+            self.state.save(step, [(node.args[1], update)], write.choice)  # type: ignore[list-item]
+        step.place = window if home is base else _window(home, node)
+        self._carry_out(step, node, home)
+
+    def _carry_out(self, step: Step, node: Node, place: Place) -> None:
+        self.steps.append(step)
+        self._defined(step, node, place)
+
+    def _goes_in_place(self, node: Node, facts: OpFacts) -> bool:
+        """Carry out an operator by its in-place twin on the memory of its first operand, if that is safe."""
+        operand = node.args[0] if node.args else None
+        place = self.places.get(operand) if isinstance(operand, Node) else None
+        value = node.meta.get("val")
+        if not isinstance(place, Place) or not isinstance(value, Tensor):
+            return False
+        chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
+        if not (asked or chain.exempt or chain.homes):
+            return False
+        if not self._fits(node, value, place) or self._reads_itself(node, place, facts):
+            return False
+        step = Step(node, Action.IN_PLACE, place=place)
+        choice = Choice(node, operator_name(facts.in_place), "self", "in place", 0, place.byte_count(), place)
+        if self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
+            if asked:
+                self.choices.append(choice)
+            self._run(node, step.before)
+            return True
+        self.choices.append(choice)
+        self._carry_out(step, node, place)
+        return True
+
+    def _fits(self, node: Node, value: Tensor, place: Place) -> bool:
+        """Whether nobody can tell the result in `place` from one in memory of its own."""
+        size, stride, _ = layout_of(value)
+        if place.overlaps_itself() or size != place.size:
+            return False
+        if stride == place.stride and value.dtype == place.dtype:
+            return True
+        users = list(node.users)
+        if len(users) != 1 or users[0].target is not aten.copy.default:
+            return False
+        return users[0].args[1] is node and self.places.get(users[0].args[0]) is place  # type: ignore[arg-type]
+
+    def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
+        """Whether another operand lies in the written place, other than element for element."""
+        for used in node.all_input_nodes:
+            other = self.places.get(used)
+            if isinstance(other, tuple):
+                return True
+            if isinstance(other, Place) and other is not place and may_overlap(other, place):
+                return True
+        if facts.pointwise:
+            return False
+        first = node.args[0]
+        again = sum(a is first for a in _flat((node.args, node.kwargs))) > 1
+        return again or any(u is not first and self.places.get(u) is place for u in node.all_input_nodes)
+
+    def _call_v2(self, node: Node) -> None:
+        op, args, kwargs, bases = node.args
+        known = node.meta.get("reink_views") or {}
+        places: list[Place] = [self.places[b] for b in bases]  # type: ignore[union-attr, index]
+        views = [
+            (v, base_view_place(places[v.base], v, known.get(k))) for k, v in enumerate(base_views((args, kwargs)))
+        ]
+        named = [(n, v) for n, v in written_arguments(op, args, kwargs) if isinstance(v, BaseView)]  # type: ignore[arg-type]
+        written = {id(v) for _, v in named}
+        step, results, count = Step(node, Action.CALL), _result_nodes(node), len(facts_of(op).result_aliases)
+        homes: list[Place] = []
+        for k, base in enumerate(places):
+            targets = [p for v, p in views if v.base == k and id(v) in written]
+            others = [p for v, p in views if v.base != k]
+            names = ", ".join(n for n, v in named if v.base == k)
+            homes.append(self._settle_operand(node, step, base, targets, others, results.get(count + k), names))
+        step.places = tuple(homes)
+        step.views = tuple(
+            p if homes[v.base] is places[v.base] else base_view_place(homes[v.base], v, known.get(k))
+            for k, (v, p) in enumerate(views)
+        )
+        self._finish_call(step, node, results, count)
+
+    def _call_v1(self, node: Node) -> None:
+        op, args, kwargs = node.args
+        named = written_arguments(op, args, kwargs)  # type: ignore[arg-type]
+        step, results, count = Step(node, Action.CALL), _result_nodes(node), len(facts_of(op).result_aliases)
+        operands, homes, taken = _flat((args, kwargs)), list[Place](), list[Place]()
+        for k, (name, argument) in enumerate(named):
+            place = self.places[argument]
+            repeated = [place] if operands.count(argument) > 1 else []
+            home = self._settle_operand(node, step, place, [place], taken + repeated, results.get(count + k), name)
+            if home is place:
+                taken.append(place)
+            homes.append(home)
+        step.places = tuple(homes)
+        self._finish_call(step, node, results, count)
+
+    def _settle_operand(
+        self,
+        node: Node,
+        step: Step,
+        base: Place,
+        targets: list[Place],
+        others: list[Place],
+        result: Node | None,
+        name: str,
+    ) -> Place:
+        """Where a call writes one base (v2) or argument (v1); `others` are places that it must not disturb."""
+        chain = self.state.write_backs.follow(result, base) if result is not None else WriteBack()
+        choice = self._choice(node, operator_name(node.args[0]), name, base)
+        clash = any(may_overlap(o, t) for o in others for t in targets)
+        home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash))
+        assert home is not None
+        if home is base:
+            self._save_plain_operands(node, step, targets, choice)
+        return home
+
+    def _save_plain_operands(self, node: Node, step: Step, targets: list[Place], choice: Choice) -> None:
+        """Operands that the call must see as they were before it, although they lie where it writes."""
+        op, args, kwargs = node.args[:3]
+        by_value = node.target is auto_functionalized
+        written = [v for _, v in written_arguments(op, args, kwargs)] if by_value else []  # type: ignore[arg-type]
+        for used in dict.fromkeys(_flat((args, kwargs))):
+            place = self.places.get(used)
+            if isinstance(place, Place) and used not in written and any(may_overlap(place, t) for t in targets):
+                self.state.save(step, [(used, place)], choice)
+
+    def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
+        self.steps.append(step)
+        for index, result in results.items():
+            self._take(result)
+            value = result.meta.get("val")
+            if index >= count:
+                self._defined(step, result, step.places[index - count])
+            elif isinstance(value, Tensor):
+                self._defined(step, result, self.state.new_buffer("fresh", result, value).root)
+            else:
+                step.defines.append((result, None))
+
+    def _choice(self, node: Node, operator: str, argument: str, place: Place) -> Choice:
+        choice = Choice(node, operator, argument, "in place", 0, place.byte_count(), place)
+        self.choices.append(choice)
+        return choice
+
+    # -- the boundary ----------------------------------------------------------------------------
+
+    def _finish(self, plan: Plan) -> None:
+        """Copy new values that were made elsewhere into their inputs, then give results memory of their own."""
+        for mutation in self.signature.mutations:
+            value, dest = self.results[mutation.result], self.inputs[mutation.input]
+            if not isinstance(value, Node) or dest is None:
+                continue
+            self.pending[value] -= 1
+            if self.places[value] is not dest:
+                self._copy_back(plan, value, dest)
+        self._settle_outputs(plan)
+
+    def _copy_back(self, plan: Plan, value: Node, dest: Place) -> None:
+        choice = self._choice(value, "epilogue", dest.buffer.name, dest)
+        step = Step(value, Action.COPY_INTO, place=dest, source=value)
+        live = self.state.conflicts([dest], WriteBack())
+        choice.bytes = dest.byte_count()
+        if live:
+            self.state.save(step, self.state.without_views(live), choice, live)
+        if self.places[value].buffer is dest.buffer:
+            self.state.save(step, [(value, self.places[value])], choice)
+        choice.outcome, choice.avoided = "copied back", 0
+        choice.reason = "the new value was made in other memory than the input's"
+        plan.steps.append(step)
+
+    def _settle_outputs(self, plan: Plan) -> None:
+        """Give every result that eager makes afresh memory that no other result and no input shares."""
+        owned: set[Buffer] = set()
+        new_values = {m.result for m in self.signature.mutations}
+        for k, result in enumerate(self.results):
+            kind = self.signature.outputs[k].kind if k < len(self.signature.outputs) else OutputKind.FRESH
+            place = self.places.get(result) if isinstance(result, Node) else None
+            if not isinstance(place, Place) or k in new_values or kind in _REGENERATED:
+                continue
+            fits = place.buffer.kind == "fresh" and place.stride == layout_of(result.meta["val"])[1]
+            if kind is OutputKind.OTHER or (fits and place.buffer not in owned):
+                owned.add(place.buffer)
+                plan.results[k] = place
+            else:
+                plan.results[k] = self._separate(plan, result, place)
+
+    def _separate(self, plan: Plan, result: Node, place: Place) -> Place:
+        choice = self._choice(result, "output", result.name, place)
+        choice.outcome, choice.bytes, choice.avoided = "detached", place.byte_count(), 0
+        choice.reason = "eager returns memory of its own here"
+        root = self.state.new_buffer("fresh", result, result.meta["val"]).root
+        plan.final.append(Copy(place, root, exact=True))
+        return root
+
+
+def _read(node: Node) -> list[Node]:
+    """The inputs whose bytes the node may read."""
+    return [] if looks_at_shape(node) else node.all_input_nodes
+
+
+def _window(base: Place, node: Node) -> Place:
+    return scatter_window(base, node) if facts_of(node.target).window else base
+
+
+def _result_nodes(call: Node) -> dict[int, Node]:
+    return {u.args[1]: u for u in call.users if facts_of(u.target).kind is Kind.GETITEM}  # type: ignore[misc]
+
+
+def _flat(value: Any) -> list[Node]:
+    """The nodes among arguments, those inside view descriptions left out."""
+    if isinstance(value, Node):
+        return [value]
+    if isinstance(value, dict):
+        return [n for v in value.values() for n in _flat(v)]
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return [n for v in value for n in _flat(v)]
+    return []

@@ -1,0 +1,159 @@
+"""Where a write leads: the views and scatters that carry a new value back into its base, and the input it ends in.
+
+A part of reinplace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Place
+from reink.core.calls import CALLS, written_arguments
+from reink.core.opinfo import WAITS, Kind, OpFacts, facts_of
+from reink.core.placement_rules import scatter_window
+from reink.core.program import Program, ViewStep
+from reink.core.views import is_whole
+
+Node = torch.fx.Node
+aten = torch.ops.aten
+
+# How many nodes a write-back may pass through on its way to the base.
+LONGEST_WRITE_BACK = 64
+
+
+class WriteBack:
+    """Where one value is carried: the nodes that do it (`exempt`), and the inputs in whose new value it ends.
+
+    The exempt nodes are no conflict for the write: they carry the very value back that was written.
+    """
+
+    __slots__ = ("exempt", "homes")
+
+    def __init__(self) -> None:
+        self.exempt: set[Node] = set()
+        self.homes: set[int] = set()
+
+
+class WriteBacks:
+    """Follows written values through the graph. `places` and `done` are those of the walk, and change with it."""
+
+    def __init__(self, program: Program, places: dict[Node, Any], done: set[Node]) -> None:
+        self._places, self._done = places, done
+        self._homes = versions_of_inputs(program)
+
+    def follow(self, node: Node, place: Place) -> WriteBack:
+        """Follow `node`, whose value would live in `place`, through views and scatters of exactly that place."""
+        found = WriteBack()
+        stack: list[tuple[Node, Place]] = [(node, place)]
+        steps = 0
+        while stack and steps < LONGEST_WRITE_BACK:
+            current, at = stack.pop()
+            steps += 1
+            if current in self._homes and is_whole(at):
+                found.homes |= self._homes[current]
+            for user in current.users:
+                if user in self._done and user is not node:
+                    continue
+                onward = self._carried(user, current, at, found)
+                if onward is not None:
+                    stack.append((user, onward))
+        return found
+
+    def _carried(self, user: Node, update: Node, at: Place, found: WriteBack) -> Place | None:
+        """Where `user` lives if it only carries `update` (in `at`) back; None if it does anything else."""
+        if user.op != "call_function":
+            return None
+        facts = facts_of(user.target)
+        if facts.window and user.args[1] is update:
+            base: Place | None = self._expected(user.args[0], found)  # type: ignore[arg-type]
+            if base is None or base.buffer is not at.buffer or scatter_window(base, user) is not at:
+                return None
+            found.exempt.add(user)
+            return base
+        if user.target is aten.copy.default and user.args[1] is update:
+            carries = self._places.get(user.args[0]) is at  # type: ignore[arg-type]
+            if carries:
+                found.exempt.add(user)
+            return at if carries else None
+        if facts.kind is Kind.VIEW and user.args[0] is update and _only_sizes(user, update):
+            return view_place(at, user, facts)
+        # the next write of the same memory: it reads the value, and what it makes is carried back in its stead
+        follows = facts.in_place is not None and user.args[0] is update
+        follows = follows and ("reink_write" in user.meta or facts.name in WAITS)
+        return at if follows else None
+
+    def _expected(self, base: Node, found: WriteBack) -> Place | None:
+        """Where a base lives, or will live if the scatters that make it go in place.
+
+        A scatter that is still to come is passed only when nobody else reads its result: then it does not
+        matter that the bytes written by the present node are not yet part of it.
+        """
+        passed: list[Node] = []
+        while base not in self._places:
+            only_one = facts_of(base.target).window and sum(1 for u in base.users if u not in self._done) == 1
+            if not only_one or len(passed) >= LONGEST_WRITE_BACK:
+                return None
+            passed.append(base)
+            base = base.args[0]  # type: ignore[assignment]
+        place = self._places[base]
+        if not isinstance(place, Place):
+            return None
+        found.exempt.update(passed)
+        return place
+
+
+def _only_sizes(view: Node, operand: Node) -> bool:
+    """Whether everything but `operand` that a view takes is a number."""
+    inputs = view.all_input_nodes
+    return len(inputs) == 1 or not any(isinstance(i.meta.get("val"), torch.Tensor) for i in inputs if i is not operand)
+
+
+def view_place(parent: Place, node: Node, facts: OpFacts) -> Place:
+    """The place of a view node when its operand lives in `parent`."""
+    args = list(node.args[1:])
+    if node.kwargs:
+        last = max(p.position for p in facts.parameters if p.name in node.kwargs)
+        args += [node.kwargs.get(p.name, p.default) for p in facts.parameters[len(node.args) : last + 1]]
+    step = ViewStep(facts.name, tuple(args))
+    return parent.child(step, node.args[0].meta["val"], node.meta["val"])  # type: ignore[union-attr]
+
+
+def versions_of_inputs(program: Program) -> dict[Node, set[int]]:
+    """For each value, the written inputs that it is a version of on the way to their new value."""
+    results, homes = program.results(), dict[Node, set[int]]()
+    for mutation in program.signature.mutations:
+        node: Any = results[mutation.result]
+        while isinstance(node, Node) and mutation.input not in homes.setdefault(node, set()):
+            homes[node].add(mutation.input)
+            node = _previous_version(node)
+    return homes
+
+
+def _previous_version(node: Node) -> Any:
+    """The older version of the storage that `node` is a version of, through the write that made it."""
+    if node.op != "call_function":
+        return None
+    target = node.target
+    facts = facts_of(target)
+    if facts.window or target is aten.copy.default:
+        return node.args[0]
+    if facts.kind is Kind.VIEW or (facts.in_place is not None and node.args):
+        return node.args[0]
+    if facts.kind is Kind.GETITEM:
+        return _base_of_call(node.args[0], node.args[1])
+    return None
+
+
+def _base_of_call(call: Any, index: Any) -> Any:
+    if not isinstance(call, Node) or call.target not in CALLS:
+        return None
+    op, args, kwargs, *rest = call.args
+    k = index - len(facts_of(op).result_aliases)
+    if k < 0:
+        return None
+    if rest:
+        return rest[0][k]  # type: ignore[index]
+    return written_arguments(op, args, kwargs)[k][1]  # type: ignore[arg-type]

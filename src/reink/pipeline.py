@@ -1,0 +1,245 @@
+"""The order of the steps: functionalize, clean up, the user's passes, reinplace, lower, each result checked."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.check import check_form, check_ownership
+from reink.core.aliasing import Buffer
+from reink.core.epilogue import with_epilogue
+from reink.core.plan import Choice, Plan
+from reink.core.printing import program_text
+from reink.core.program import Program, source_of
+from reink.core.torch_internals import complete_values
+from reink.errors import ReinkError
+from reink.options import Options
+from reink.passes.cleanup import cleanup
+from reink.passes.functionalize import functionalize
+from reink.passes.lower import lower
+from reink.passes.reinplace import reinplace
+from reink.report import Conflict, Decision, Event, Report, Snapshot, Verdict, amount
+
+Node = torch.fx.Node
+log = logging.getLogger("reink")
+
+RawEvent = tuple[str, str, int, str]
+
+
+@dataclass(slots=True)
+class Compiled:
+    """One program, through all steps. `runs` is the program to run: the lowered one, or the fallback.
+
+    The report is made from it on demand (`report`): a compile that nobody asks about does not pay for text.
+    """
+
+    captured: Program
+    functional: Program
+    plan: Plan | None
+    lowered: Program | None
+    runs: Program
+    options: Options
+    name: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    events: list[RawEvent] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    fallback: str = ""
+    functional_text: str = ""
+
+    def report(self) -> Report:
+        """Everything about this compile as plain data."""
+        report = Report(self.name, self.options.strategy, self.options.codegen)
+        report.snapshots.append(_snapshot("capture", self.captured))
+        report.snapshots.append(self._functional_snapshot())
+        if self.lowered is not None:
+            report.snapshots.append(_snapshot("lower", self.lowered))
+        report.events = [Event(kind, storage, version, node) for kind, storage, version, node in self.events]
+        if self.plan is not None and not self.fallback:
+            report.decisions = [_decision(k, c) for k, c in enumerate(self.plan.choices)]
+        report.verdicts = list(self.verdicts)
+        report.seconds = dict(self.seconds)
+        report.fallback = self.fallback
+        return report
+
+    def _functional_snapshot(self) -> Snapshot:
+        text = self.functional_text or program_text(self.functional)
+        return Snapshot("functionalize", "functional", text, sum(" = " in line for line in text.splitlines()))
+
+
+def compile_program(program: Program, options: Options, name: str = "program") -> Compiled:
+    """Take a captured program through every step: `begin`, then `complete`."""
+    compiled = begin(program, options, name)
+    complete(compiled)
+    return compiled
+
+
+def begin(program: Program, options: Options, name: str = "program") -> Compiled:
+    """The first step alone: the pure program, and with it what the program writes and returns.
+
+    Raises ReinkError for what cannot be said purely.
+    """
+    compiled = Compiled(program, program, None, None, program, options, name)
+    with _timed(compiled, "functionalize"):
+        functional = functionalize(program, strategy=options.strategy, record=_recorder(compiled))
+    _require(check_form(functional), "functionalize")
+    compiled.functional = functional
+    return compiled
+
+
+def complete(compiled: Compiled) -> None:
+    """The remaining steps.
+
+    Raises ReinkError for a user pass that fails. When the ownership check fails, the captured program itself
+    runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
+    """
+    functional, options = compiled.functional, compiled.options
+    with _timed(compiled, "cleanup"):
+        cleanup(functional)
+    if options.passes:
+        compiled.functional_text = program_text(functional)
+    for user_pass in options.passes:
+        _run_pass(user_pass, functional)
+    with _timed(compiled, "reinplace"):
+        plan = reinplace(functional, reorder=bool(options.passes))
+    with _timed(compiled, "lower"):
+        lowered = lower(plan)
+    compiled.plan, compiled.lowered = plan, lowered
+    with _timed(compiled, "check"):
+        compiled.verdicts.append(check_form(lowered))
+        compiled.verdicts.append(check_ownership(functional, [s.node for s in plan.steps], lowered))
+    _choose(compiled)
+    _refuse_copies(compiled)
+
+
+def _recorder(compiled: Compiled) -> Callable[[str, Buffer, int, str], None]:
+    events = compiled.events
+
+    def record(kind: str, buffer: Buffer, version: int, node: str) -> None:
+        events.append((kind, buffer.name, version, node))
+
+    return record
+
+
+@contextmanager
+def _timed(compiled: Compiled, step: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        compiled.seconds[step] = compiled.seconds.get(step, 0.0) + time.perf_counter() - start
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage collection inside: walks over large graphs cost half as much."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _require(verdict: Verdict, step: str) -> None:
+    if not verdict.ok:
+        raise ReinkError(
+            "internal-ill-formed",
+            f"{step} left a graph that is not well-formed",
+            why="; ".join(verdict.details),
+            do="report this as a bug of reink, with the program",
+        )
+
+
+def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:
+    """One of the user's passes on the pure graph, and a check of what it left."""
+    name = getattr(user_pass, "__name__", type(user_pass).__name__)
+    arity = len(functional.results())
+    try:
+        user_pass(functional.graph)
+        functional.graph.lint()
+        complete_values(functional.graph)
+    except ReinkError:
+        raise
+    except Exception as error:
+        raise _pass_failed(name, f"{type(error).__name__}: {error}") from error
+    if len(functional.results()) != arity:
+        raise _pass_failed(name, f"it changed the number of results from {arity} to {len(functional.results())}")
+    verdict = check_form(functional)
+    if not verdict.ok:
+        raise _pass_failed(name, "; ".join(verdict.details))
+
+
+def _pass_failed(name: str, why: str) -> ReinkError:
+    return ReinkError(
+        "pass-failed",
+        f"the pass {name} failed or left a graph that cannot be used",
+        why=why,
+        do="edit only the pure graph: no writes, no missing inputs, the same results in the same order",
+    )
+
+
+def _choose(compiled: Compiled) -> None:
+    """Run the lowered program if every check holds, else one that is right by construction; say so once."""
+    failed = [v for v in compiled.verdicts if not v.ok]
+    if not failed:
+        assert compiled.lowered is not None
+        compiled.runs = compiled.lowered
+        return
+    compiled.fallback = f"{failed[0].check} check failed: {'; '.join(failed[0].details[:1])}"
+    if compiled.options.passes:
+        compiled.runs = with_epilogue(compiled.functional)
+    log.warning("%s runs without re-inplacing: %s", compiled.name, compiled.fallback)
+
+
+def _refuse_copies(compiled: Compiled) -> None:
+    if not compiled.options.strict:
+        return
+    report = compiled.report()
+    if report.bytes_cloned > compiled.options.strict_bytes or compiled.fallback:
+        raise ReinkError(
+            "strict-copy",
+            f"{compiled.name} copies {amount(report.bytes_cloned)}; strict allows {compiled.options.strict_bytes} B",
+            why=str(report),
+            do="change the program as the report says, or raise strict_bytes",
+        )
+
+
+def _snapshot(step: str, program: Program) -> Snapshot:
+    text = program_text(program)
+    count = sum(1 for n in program.graph.nodes if n.op == "call_function")
+    return Snapshot(step, program.form.value, text, count)
+
+
+def _decision(index: int, choice: Choice) -> Decision:
+    conflict = None
+    if choice.reader is not None and choice.definition is not None:
+        conflict = Conflict(
+            read=choice.reader.name,
+            definition=choice.definition.name,
+            write=choice.node.name,
+            read_source=source_of(choice.reader),
+            write_source=source_of(choice.node),
+        )
+    return Decision(
+        id=index,
+        operator=choice.operator,
+        argument=choice.argument,
+        outcome=choice.outcome,  # type: ignore[arg-type]
+        bytes=choice.bytes,
+        avoided=choice.avoided,
+        size="a symbolic number of bytes" if choice.bytes is None else amount(choice.bytes),
+        reason=choice.reason,
+        do=choice.do if choice.outcome not in ("in place", "hoisted") else "",
+        node=choice.node.name,
+        source=source_of(choice.node),
+        conflict=conflict,
+    )

@@ -1,0 +1,278 @@
+"""What crosses the boundary: inputs that share memory, and results that share it with them or each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from support.operators import ops
+from torch import Tensor
+
+from corpus.registry import counting, inside, program, tensors
+
+
+def _whole_and_row() -> tuple[Any, ...]:
+    x = counting(5, 3)
+    return x, x[2]
+
+
+def _two_halves() -> tuple[Any, ...]:
+    x = counting(6, 3)
+    return x[:3], x[3:]
+
+
+def _shifted_windows() -> tuple[Any, ...]:
+    x = counting(9)
+    return x[:5], x[3:8]
+
+
+def _windows(first: int, second: int) -> Callable[[], tuple[Any, ...]]:
+    """A maker of two windows of four elements of one storage, from the given places on."""
+
+    def make() -> tuple[Any, ...]:
+        x = counting(12)
+        return x[first : first + 4], x[second : second + 4]
+
+    return make
+
+
+def _same_twice() -> tuple[Any, ...]:
+    x = counting(4)
+    return x, x
+
+
+def _even_and_odd() -> tuple[Any, ...]:
+    x = counting(8)
+    return x[::2], x[1::2]
+
+
+@program("whole_and_one_row", _whole_and_row)
+def whole_and_one_row(x: Tensor, row: Tensor) -> Tensor:
+    ops.bump(row)
+    return x * 2
+
+
+@program("whole_written_row_read", _whole_and_row)
+def whole_written_row_read(x: Tensor, row: Tensor) -> Tensor:
+    before = row + 0
+    x.mul_(2)
+    return before + row
+
+
+@program("halves_of_one_storage", _two_halves)
+def halves_of_one_storage(a: Tensor, b: Tensor) -> Tensor:
+    ops.bump(a)
+    b.sub_(1)
+    return a + b
+
+
+@program("interleaved_inputs", _even_and_odd)
+def interleaved_inputs(a: Tensor, b: Tensor) -> Tensor:
+    a.add_(b)
+    b.mul_(2)
+    return a - b
+
+
+@program("overlapping_inputs_both_written", _shifted_windows)
+def overlapping_inputs_both_written(a: Tensor, b: Tensor) -> Tensor:
+    a.add_(100)
+    b.mul_(2)
+    a[4:].zero_()
+    return a + b
+
+
+@program("same_input_twice", _same_twice)
+def same_input_twice(a: Tensor, b: Tensor) -> Tensor:
+    a.add_(1)
+    b.mul_(2)
+    return a + b
+
+
+@program("same_input_twice_in_a_list", lambda: ([*_same_twice(), counting(4)],))
+def same_input_twice_in_a_list(xs: list[Tensor]) -> Tensor:
+    xs[0].add_(1)
+    xs[1].mul_(3)
+    return torch.stack(xs).sum(0)
+
+
+@program("pattern_changes_between_calls", tensors((5,), (5,)), calls=(_shifted_windows, tensors((5,), (5,))))
+def pattern_changes_between_calls(a: Tensor, b: Tensor) -> Tensor:
+    # pytorch#139789: a graph made for separate inputs must not serve overlapping ones
+    a.add_(100)
+    return a * 1 + b
+
+
+@program("window_slides_between_calls", _windows(0, 2), calls=(_windows(5, 7), _windows(4, 0)))
+def window_slides_between_calls(a: Tensor, b: Tensor) -> Tensor:
+    a.mul_(2)
+    b.add_(1)
+    return a + b
+
+
+@program("duplicate_in_second_call", tensors((4,), (4,)), calls=(_same_twice,))
+def duplicate_in_second_call(a: Tensor, b: Tensor) -> Tensor:
+    b.copy_(a * 2)
+    return a + 1
+
+
+@program("input_inside_larger_storage", lambda: (inside(6, 3),))
+def input_inside_larger_storage(x: Tensor) -> Tensor:
+    ops.bump(x[2:5])
+    x[::2].mul_(2)
+    return x - 1
+
+
+@program("row_of_larger_input", lambda: (counting(4, 9)[2],))
+def row_of_larger_input(x: Tensor) -> Tensor:
+    ops.bump(x[3:7])
+    return x * 2
+
+
+@program("columns_of_wider_storage", lambda: (counting(5, 12)[:, 3:9],))
+def columns_of_wider_storage(x: Tensor) -> Tensor:
+    ops.bump(x[:, 1:4])
+    x[2].fill_(0)
+    return x * 2
+
+
+@program("copy_between_inputs_then_change", tensors((3, 4), (3, 4)))
+def copy_between_inputs_then_change(log: Tensor, live: Tensor) -> Tensor:
+    # pytorch#198131: the log holds what was live before the change
+    log[0:, :] = live[0:, :]
+    live.sub_(1).mul_(2)
+    return live
+
+
+@program("inputs_swapped", tensors((4,), (4,)), zero_extra=False)
+def inputs_swapped(a: Tensor, b: Tensor) -> None:
+    kept = a.clone()
+    a.copy_(b)
+    b.copy_(kept)
+
+
+@program("rotation_of_three_inputs", tensors((4,), (4,), (4,)), zero_extra=False)
+def rotation_of_three_inputs(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    kept = c + 0
+    c.copy_(b)
+    b.copy_(a)
+    a.copy_(kept)
+    return a - c
+
+
+@program("copied_onto_itself", tensors((4,)))
+def copied_onto_itself(x: Tensor) -> Tensor:
+    x.copy_(x)
+    x[1:3].copy_(x[1:3])
+    return x + 1
+
+
+@program("overlapping_self_copy", tensors((8,)), zero_extra=False)
+def overlapping_self_copy(x: Tensor) -> Tensor:
+    x[2:6] = x[0:4].clone()
+    return x * 1
+
+
+@program("nothing_returned", tensors((4,)))
+def nothing_returned(x: Tensor) -> None:
+    x.add_(1)
+
+
+@program("written_input_returned", tensors((6,), (6,)))
+def written_input_returned(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(0.5).add_(y, alpha=2)
+    return x
+
+
+@program("view_of_written_input_returned", tensors((4, 3)))
+def view_of_written_input_returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    x[0].add_(1)
+    return x[1:3], x.t()
+
+
+@program("unwritten_input_and_its_view_returned", tensors((4, 3), (3,)))
+def unwritten_input_and_its_view_returned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y.add_(x[0])
+    return x, x.view(-1)[4:], y
+
+
+@program("one_result_twice", tensors((4,)))
+def one_result_twice(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x + 1
+    x.add_(y)
+    return y, x, y
+
+
+@program("intermediate_and_its_view", tensors((4, 3)))
+def intermediate_and_its_view(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    y[1].add_(5)
+    return y, y[1:]
+
+
+@program("two_views_of_a_hidden_intermediate", tensors((4, 3)))
+def two_views_of_a_hidden_intermediate(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    a, b = y[:3], y[1:].t()
+    a.add_(1)
+    return a, b
+
+
+@program("intermediate_written_and_returned", tensors((3, 4)))
+def intermediate_written_and_returned(x: Tensor) -> Tensor:
+    y = x + 1
+    ops.bump(y[2])
+    return y
+
+
+@program("mixed_results", tensors((3,)))
+def mixed_results(x: Tensor) -> dict[str, object]:
+    x.add_(1)
+    return {"sum": x.sum(), "count": x.numel(), "nothing": None, "words": ("a", [x[0], 2.5])}
+
+
+@program("nested_arguments", lambda: ({"a": counting(3), "b": [counting(3, start=9), None, 4]},))
+def nested_arguments(tree: dict[str, Any]) -> Tensor:
+    tree["a"].mul_(tree["b"][2])
+    tree["b"][0].add_(tree["a"])
+    tail: Tensor = tree["b"][0][1:]
+    return tail
+
+
+@program("list_grows_by_a_written_tensor", tensors((3,)))
+def list_grows_by_a_written_tensor(x: Tensor) -> list[Tensor]:
+    found = []
+    for k in range(3):
+        x[k] += 10
+        found.append(x * 1)
+    return found
+
+
+@program("input_replaced_by_other_value", tensors((4,)))
+def input_replaced_by_other_value(x: Tensor) -> Tensor:
+    y = x + 1
+    x.fill_(0)
+    y.mul_(2)
+    x.add_(y)
+    return y
+
+
+@program("scalar_tensor_input", lambda: (torch.tensor(3.0), counting(4)))
+def scalar_tensor_input(step: Tensor, x: Tensor) -> Tensor:
+    step.add_(1)
+    x.mul_(step)
+    return x / step
+
+
+@program("written_under_inference_mode", tensors((6, 6)), grad_mode="inference")
+def written_under_inference_mode(x: Tensor) -> tuple[Tensor, Tensor]:
+    band = x[1:4]
+    ops.bump(band.transpose(0, 1)[2])
+    return band.sum(), x.sum()
+
+
+@program("overlapping_inputs_in_inference_mode", _shifted_windows, grad_mode="inference")
+def overlapping_inputs_in_inference_mode(a: Tensor, b: Tensor) -> Tensor:
+    ops.bump(a)
+    b[2:4].sub_(a[3:])
+    return b

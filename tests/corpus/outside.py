@@ -1,0 +1,276 @@
+"""Training, control flow, subclasses, function transforms and broken contracts.
+
+Reink may leave these to stock PyTorch or refuse them with a coded error; it may not answer wrongly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from support.operators import ops
+from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
+
+from corpus.registry import counting, program, tensors
+
+
+def _trained(*others: Tensor) -> tuple[Tensor, ...]:
+    return counting(4).requires_grad_(), *others
+
+
+@program(
+    "buffer_beside_a_weight",
+    lambda: _trained(counting(3, 4)),
+    grad_mode="grad",
+    handed_over=True,
+    zero_extra=False,
+)
+def buffer_beside_a_weight(weight: Tensor, buffer: Tensor) -> Tensor:
+    ops.bump(buffer[1])
+    return (weight * buffer).sum()
+
+
+@program("gradient_through_a_write", _trained, grad_mode="grad", handed_over=True, zero_extra=False)
+def gradient_through_a_write(leaf: Tensor) -> tuple[Tensor, Tensor]:
+    # pytorch#128035
+    y = leaf * 2
+    aside = y.detach()
+    y[1:].mul_(3)
+    return y, aside
+
+
+@program("gradient_through_views", _trained, grad_mode="grad", handed_over=True, zero_extra=False)
+def gradient_through_views(leaf: Tensor) -> Tensor:
+    grid = torch.zeros(3, 4)
+    grid[1] = leaf
+    grid.t()[2].add_(leaf[0])
+    return grid * grid
+
+
+class Visits(torch.autograd.Function):
+    """The identity; adds one to a counter in the forward pass and twenty in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, counter: Tensor) -> Tensor:
+        counter.add_(1)
+        ctx.counter = counter
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.counter.add_(20)
+        return gradients[0], None
+
+
+@program(
+    "counter_in_both_passes",
+    lambda: _trained(torch.zeros(4)),
+    grad_mode="grad",
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def counter_in_both_passes(x: Tensor, counter: Tensor) -> Tensor:
+    # pytorch#154820
+    apply: Any = Visits.apply
+    visited: Tensor = apply(x, counter)
+    return visited * counter
+
+
+class Watched(torch.autograd.Function):
+    """Doubles; its backward pass adds the size of the gradient to a saved tensor by a mutable operator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, statistic: Tensor) -> Tensor:
+        ctx.save_for_backward(statistic)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (statistic,) = ctx.saved_tensors
+        ops.absorb(statistic, gradients[0].abs().mean())
+        return gradients[0] * 2, None
+
+
+@program(
+    "statistic_in_backward_pass",
+    lambda: _trained(torch.zeros(1)),
+    grad_mode="grad",
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def statistic_in_backward_pass(x: Tensor, statistic: Tensor) -> Tensor:
+    # pytorch#178622
+    apply: Any = Watched.apply
+    doubled: Tensor = apply(x, statistic)
+    return doubled
+
+
+@program(
+    "write_that_needs_no_gradient",
+    lambda: (counting(3), counting(4).requires_grad_()),
+    grad_mode="grad",
+    handed_over=True,
+    zero_extra=False,
+)
+def write_that_needs_no_gradient(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        weight.mul_(0.5)
+    x.add_(1)
+    return x * 2, weight.sum()
+
+
+@program(
+    "taken_branch_writes",
+    lambda: (torch.tensor(True), counting(3, 4)),
+    calls=(lambda: (torch.tensor(False), counting(3, 4)),),
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def taken_branch_writes(flag: Tensor, x: Tensor) -> Tensor:
+    # pytorch#147210: torch.cond itself refuses this in eager, so eager takes a plain branch
+    def yes(x: Tensor) -> Tensor:
+        ops.bump(x[0])
+        return x * 2
+
+    def no(x: Tensor) -> Tensor:
+        return x * 3
+
+    if not torch.compiler.is_compiling():
+        return yes(x) if flag else no(x)
+    return torch.cond(flag, yes, no, (x,))  # type: ignore[no-any-return]
+
+
+@program(
+    "branch_writes_captured_cache",
+    lambda: (torch.tensor(True), counting(5, 4), counting(4)),
+    calls=(lambda: (torch.tensor(False), counting(5, 4), counting(4)),),
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def branch_writes_captured_cache(flag: Tensor, cache: Tensor, row: Tensor) -> Tensor:
+    # pytorch#159009
+    def yes(row: Tensor) -> Tensor:
+        cache[2].copy_(row)
+        return row.sum()
+
+    def no(row: Tensor) -> Tensor:
+        return row.sum() * 0
+
+    if not torch.compiler.is_compiling():
+        return yes(row) if flag else no(row)
+    return torch.cond(flag, yes, no, (row,))  # type: ignore[no-any-return]
+
+
+@program(
+    "result_of_branch_is_written",
+    lambda: (torch.tensor(False), counting(3, 4)),
+    handed_over=True,
+    zero_extra=False,
+)
+def result_of_branch_is_written(flag: Tensor, x: Tensor) -> Tensor:
+    y: Tensor = torch.cond(flag, lambda x: x + 1, lambda x: x * 2, (x,))
+    ops.bump(y[0])
+    x[1].zero_()
+    return y
+
+
+@program(
+    "loop_body_writes_a_row",
+    lambda: (counting(3), torch.zeros(4, 3)),
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def loop_body_writes_a_row(x: Tensor, rows: Tensor) -> Tensor:
+    # pytorch#147210
+    def goes_on(i: Tensor, state: Tensor) -> Tensor:
+        return i < 4
+
+    def body(i: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = state * 2
+        rows.index_copy_(0, i.reshape(1), state.unsqueeze(0))
+        return i + 1, state
+
+    start = (torch.tensor(0), x)
+    if not torch.compiler.is_compiling():
+        while goes_on(*start):
+            start = body(*start)
+        return rows.sum()
+    torch._higher_order_ops.while_loop(goes_on, body, start)
+    return rows.sum()
+
+
+@program("gradient_transform_then_write", tensors((3,), (3,)), handed_over=True, may_refuse=True, zero_extra=False)
+def gradient_transform_then_write(x: Tensor, sink: Tensor) -> Tensor:
+    ops.absorb(sink, torch.func.grad(lambda z: (z * z).sum())(x))
+    return sink * 1
+
+
+def _subclass_beside_overlap() -> tuple[Any, ...]:
+    x = counting(7)
+    return TwoTensor(counting(2), counting(2, start=8)), x[:4], x[3:]
+
+
+def _two_subclasses_of_one_pair() -> tuple[Any, ...]:
+    a, b = counting(3), counting(3, start=8)
+    return TwoTensor(a, b), TwoTensor(a, b)
+
+
+@program(
+    "subclass_beside_overlapping_inputs",
+    _subclass_beside_overlap,
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def subclass_beside_overlapping_inputs(pair: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    # pytorch#119755
+    a.add_(0.5)
+    b.mul_(3)
+    return pair * 2, a * b.sum()
+
+
+@program(
+    "subclasses_that_share_inside",
+    _two_subclasses_of_one_pair,
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def subclasses_that_share_inside(a: Tensor, b: Tensor) -> Tensor:
+    # pytorch#114415
+    a.add_(1)
+    return b * 2
+
+
+@program(
+    "operator_that_swaps_storage",
+    lambda: (torch.empty(0), counting(3, 2)),
+    handed_over=True,
+    may_refuse=True,
+    zero_extra=False,
+)
+def operator_that_swaps_storage(x: Tensor, y: Tensor) -> Tensor:
+    # pytorch#139257: not a write of data
+    ops.swap_memory(x, y * 3)
+    return x / 2
+
+
+@program("operator_that_returns_a_view", tensors((5,)), handed_over=True, may_refuse=True, zero_extra=False)
+def operator_that_returns_a_view(x: Tensor) -> Tensor:
+    # pytorch#180620: the schema promises a fresh result
+    head: Tensor = ops.head(x, 2)
+    return head + 1
+
+
+@program("graph_break_between_writes", tensors((4,)), fullgraph=False, zero_extra=False)
+def graph_break_between_writes(x: Tensor) -> Tensor:
+    x[1:].add_(1)
+    torch._dynamo.graph_break()
+    x[:2].mul_(2)
+    return x + 1

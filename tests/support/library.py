@@ -1,0 +1,86 @@
+"""The library under test, as the tests call it: one place that knows names which are still being written."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from reink.errors import ReinkError
+from reink.options import Options
+
+LONG = os.environ.get("REINK_LONG") == "1"
+"""Whether to run the long form of tests: all seeds, thousands of random programs."""
+
+
+def compiled(
+    fn: Callable[..., Any],
+    *,
+    strategy: str = "v2",
+    passes: tuple[Callable[..., None], ...] = (),
+    dynamic: bool | None = None,
+    fullgraph: bool = True,
+) -> Callable[..., Any]:
+    """`fn` through ``torch.compile(backend="reink")`` with eager kernels, so that results are exact."""
+    options: Any = {"codegen": "eager", "strategy": strategy, "passes": passes}
+    compile_: Any = torch.compile
+    result: Callable[..., Any] = compile_(fn, backend="reink", options=options, dynamic=dynamic, fullgraph=fullgraph)
+    return result
+
+
+def piped(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    strategy: str = "v2",
+    passes: tuple[Callable[..., None], ...] = (),
+) -> Callable[..., Any]:
+    """`fn` captured without Dynamo on example `args` and taken through the whole pipeline."""
+    pipeline: Any = importlib.import_module("reink.api")
+    options = Options.of({"codegen": "eager", "strategy": strategy, "passes": passes})
+    result: Callable[..., Any] = pipeline.compile_function(fn, args, options)
+    return result
+
+
+@contextlib.contextmanager
+def no_fallback() -> Iterator[None]:
+    """Fail if reink warns inside: a fallback is right by construction, and so hides the bug behind it."""
+    heard: list[str] = []
+
+    class Listener(logging.Handler):
+        """Keeps the text of every warning."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    listener = Listener(logging.WARNING)
+    logger = logging.getLogger("reink")
+    logger.addHandler(listener)
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)
+    assert not heard, "\n".join(heard)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and all that it wraps: causes, contexts, and what Dynamo calls its inner exception."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [getattr(current, "inner_exception", None), current.__cause__, current.__context__]
+
+
+def refusal(error: BaseException) -> ReinkError | None:
+    """The `ReinkError` that `error` is or wraps, or None."""
+    return next((e for e in causes(error) if isinstance(e, ReinkError)), None)

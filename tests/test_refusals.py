@@ -1,0 +1,198 @@
+"""What reink refuses, it refuses with a code, a reason and something to do; never with a bare error."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support.library import compiled, refusal
+from support.operators import ops
+from torch import Tensor
+
+from reink.errors import CODES
+
+reink: Any = importlib.import_module("reink")
+
+Attempt = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One misuse: what is tried, the code it must get, and whether eager would have accepted the program."""
+
+    attempt: Attempt
+    code: str
+    eager_accepts: bool
+
+
+_CLOSED_OVER = torch.zeros(3)
+
+
+def _double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def _branches_on_values(x: Tensor) -> Tensor:
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+def _asks_for_a_number(x: Tensor) -> Tensor:
+    return x * int(x.max())
+
+
+def _without_fake_kernel(x: Tensor) -> Tensor:
+    x.add_(1)
+    result: Tensor = ops.unfaked(x)
+    return result
+
+
+def _writes_a_constant(x: Tensor) -> Tensor:
+    _CLOSED_OVER.add_(x)
+    return x + 1
+
+
+def _writes_expanded(x: Tensor) -> Tensor:
+    return x.expand(3, 4).add_(1)
+
+
+def _writes_expanded_part(x: Tensor) -> Tensor:
+    x.expand(3, 4)[1:].copy_(torch.ones(2, 4))
+    return x
+
+
+def _grows_a_viewed_tensor(x: Tensor) -> Tensor:
+    y = x + 1
+    row = y[:1]
+    y.resize_(64)
+    return row + y[0]
+
+
+def _grows_an_input(x: Tensor) -> Tensor:
+    x.resize_(64)
+    return x[:1] + 1
+
+
+def _swaps_storage(x: Tensor) -> Tensor:
+    y = x + 1
+    torch.ops.aten.set_(x, y)
+    return x * 2
+
+
+def _bumped(x: Tensor) -> None:
+    ops.bump(x)
+
+
+def _functionalized(fn: object, *args: object) -> Attempt:
+    return lambda: reink.functionalize(fn, args)
+
+
+def _run_compiled(options: dict[str, object]) -> object:
+    compile_: Any = torch.compile
+    return compile_(_double, backend="reink", options=options)(torch.ones(2))
+
+
+CASES: dict[str, Refused] = {
+    "not callable": Refused(_functionalized(3), "not-a-tensor-program", False),
+    "no tensor argument": Refused(_functionalized(_double, "text"), "not-a-tensor-program", True),
+    "arguments not in a tuple": Refused(
+        lambda: reink.functionalize(_double, torch.ones(2)), "not-a-tensor-program", False
+    ),
+    "branch on values": Refused(_functionalized(_branches_on_values, torch.ones(3)), "data-dependent-python", True),
+    "number from a tensor": Refused(_functionalized(_asks_for_a_number, torch.ones(3)), "data-dependent-python", True),
+    "no fake kernel": Refused(_functionalized(_without_fake_kernel, torch.ones(3)), "no-fake-kernel", True),
+    "written constant": Refused(_functionalized(_writes_a_constant, torch.ones(3)), "mutated-constant", True),
+    "written overlap": Refused(_functionalized(_writes_expanded, torch.ones(4)), "written-self-overlap", False),
+    "written part of an overlap": Refused(
+        _functionalized(_writes_expanded_part, torch.ones(4)), "written-self-overlap", False
+    ),
+    "viewed tensor grows": Refused(_functionalized(_grows_a_viewed_tensor, torch.ones(4)), "metadata-mutation", True),
+    "input grows": Refused(_functionalized(_grows_an_input, torch.ones(4)), "metadata-mutation", True),
+    "storage swapped": Refused(_functionalized(_swaps_storage, torch.ones(4)), "metadata-mutation", True),
+    "unknown option of the back end": Refused(lambda: _run_compiled({"codgen": "eager"}), "unknown-option", True),
+    "unknown value of an option": Refused(lambda: _run_compiled({"strategy": "v3"}), "unknown-option", True),
+    "pass that is no function": Refused(lambda: _run_compiled({"passes": 7}), "unknown-option", True),
+    "unknown option of reink.compile": Refused(lambda: reink.compile(_double, strategi="v1"), "unknown-option", True),
+    "unknown strategy of functionalize": Refused(
+        lambda: reink.functionalize(_double, (torch.ones(2),), strategy="v9"), "unknown-option", True
+    ),
+}
+
+
+def _refusal_of(attempt: Attempt) -> Any:
+    """The `ReinkError` that `attempt` raises, itself or wrapped."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        attempt()
+    found = refusal(caught.value)
+    assert found is not None, f"a bare {type(caught.value).__name__}: {caught.value}"
+    return found
+
+
+def _check_words(error: Any) -> None:
+    assert error.code in CODES
+    assert error.what
+    assert not error.what.endswith(".")
+    assert error.do, f"{error.code} does not say what to do"
+    assert error.code in str(error)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_misuse_is_refused_with_a_code(case: Refused) -> None:
+    error = _refusal_of(case.attempt)
+    assert error.code == case.code, str(error)
+    _check_words(error)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        pytest.param(_writes_expanded, (torch.ones(4),), id="written overlap"),
+        pytest.param(_writes_expanded_part, (torch.ones(4),), id="written part of an overlap"),
+    ],
+)
+def test_eager_refuses_a_write_into_elements_that_share_memory(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    with pytest.raises(RuntimeError, match="single memory location"):
+        fn(*args)
+
+
+@pytest.mark.parametrize(
+    ("fn", "line"),
+    [
+        pytest.param(_without_fake_kernel, "ops.unfaked(x)", id="no fake kernel"),
+        pytest.param(_writes_a_constant, "_CLOSED_OVER.add_(x)", id="written constant"),
+        pytest.param(_grows_a_viewed_tensor, "y.resize_(64)", id="viewed tensor grows"),
+        pytest.param(_writes_expanded, "x.expand(3, 4).add_(1)", id="written overlap"),
+    ],
+)
+def test_a_refusal_names_the_line_of_the_user(fn: Callable[..., Any], line: str) -> None:
+    error = _refusal_of(_functionalized(fn, torch.ones(3 if fn is not _writes_expanded else 4)))
+    assert line in error.where
+    assert "test_refusals.py" in error.where
+
+
+def test_a_program_without_tensor_results_is_no_reason_to_refuse_a_write() -> None:
+    x = torch.zeros(3)
+    pure = reink.functionalize(_bumped, (torch.zeros(3),))
+    assert pure(x) is None
+    assert torch.equal(x, torch.ones(3))
+
+
+def test_a_refused_program_leaves_its_inputs_alone() -> None:
+    x = torch.ones(3)
+    _refusal_of(_functionalized(_without_fake_kernel, x))
+    assert torch.equal(x, torch.ones(3))
+
+
+def test_compiled_refusals_survive_the_wrapping_by_dynamo() -> None:
+    error = _refusal_of(lambda: compiled(_writes_expanded)(torch.ones(4)))
+    assert error.code == "written-self-overlap"
+    _check_words(error)
+
+
+def test_a_constant_that_is_only_read_is_fine() -> None:
+    pure = reink.functionalize(lambda x: x.add_(_CLOSED_OVER), (torch.ones(3),))
+    x = torch.ones(3)
+    assert pure(x) is x

@@ -1,0 +1,307 @@
+"""What reink assumes of torch, one fact a test: a torch upgrade that breaks one fails by naming it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from support.operators import ops
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx import proxy as fx_proxy
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy.value_ranges import bound_sympy
+
+aten = torch.ops.aten
+
+
+def _mutating(x: Tensor) -> Tensor:
+    flat = x.view(-1)
+    flat.add_(1)
+    row = x[0]
+    row.relu_()
+    ops.bump(row)
+    return x * 2
+
+
+def _traced(fn: Callable[..., Any], *args: object, **options: Any) -> GraphModule:
+    traced: GraphModule = make_fx(fn, tracing_mode="fake", **options)(*args)
+    return traced
+
+
+def _calls(graph: Graph) -> list[Node]:
+    return [n for n in graph.nodes if n.op == "call_function"]
+
+
+def _dynamo_graph(fn: Callable[..., Any], *args: object) -> Graph:
+    seen: list[GraphModule] = []
+
+    def keep(module: GraphModule, inputs: list[Tensor]) -> GraphModule:
+        seen.append(module)
+        return module
+
+    torch.compile(fn, backend=keep)(*args)
+    return seen[0].graph
+
+
+class Pair(NamedTuple):
+    """An argument of a node, as a program might write it."""
+
+    number: int
+    value: object
+
+
+# --- tracing --------------------------------------------------------------------------------------------
+
+
+def test_a_fake_trace_keeps_views_and_writes_as_written() -> None:
+    targets = [n.target for n in _calls(_traced(_mutating, torch.ones(2, 3)).graph)]
+    assert targets == [
+        aten.view.default,
+        aten.add_.Tensor,
+        aten.select.int,
+        aten.relu_.default,
+        ops.bump.default,
+        aten.mul.Tensor,
+    ]
+
+
+def test_every_node_of_a_trace_but_a_void_call_has_a_value() -> None:
+    graph = _traced(_mutating, torch.ones(2, 3)).graph
+    without = [n.target for n in graph.nodes if n.meta.get("val") is None and n.op != "output"]
+    assert without == [ops.bump.default]
+
+
+def test_dead_code_elimination_keeps_operators_with_a_mutable_schema() -> None:
+    traced = _traced(_mutating, torch.ones(2, 3))
+    before = len(_calls(traced.graph))
+    traced.graph.eliminate_dead_code()
+    assert len(_calls(traced.graph)) == before
+
+
+def test_dead_code_elimination_drops_an_operator_that_declares_and_returns_nothing() -> None:
+    def fn(x: Tensor) -> Tensor:
+        ops.note(x)
+        return x + 1
+
+    traced = _traced(fn, torch.ones(2))
+    assert [n.is_impure() for n in _calls(traced.graph)] == [False, False]
+    traced.graph.eliminate_dead_code()
+    assert [n.target for n in _calls(traced.graph)] == [aten.add.Tensor]
+
+
+def test_traced_views_have_no_base_but_share_storage() -> None:
+    values = {n.name: n.meta.get("val") for n in _traced(_mutating, torch.ones(2, 3)).graph.nodes}
+    x, view, row, product = (values[k] for k in ("x_1", "view", "select", "mul"))
+    assert view._base is None
+    assert not view._is_view()
+    assert row._base is None
+    keys = [t.untyped_storage()._cdata for t in (x, view, row, product)]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
+def test_inference_mode_views_have_no_base_but_share_storage() -> None:
+    with torch.inference_mode():
+        x = torch.ones(3)
+        row = x[1:]
+        assert row._base is None
+        assert row.untyped_storage()._cdata == x.untyped_storage()._cdata
+
+
+def test_fake_inputs_that_share_storage_still_do_and_keep_their_offsets() -> None:
+    x = torch.arange(8.0)
+    mode = FakeTensorMode()
+    a, b = mode.from_tensor(x[2:5]), mode.from_tensor(x[4:])
+    assert a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    assert (a.storage_offset(), b.storage_offset()) == (2, 4)
+
+
+# --- schemas --------------------------------------------------------------------------------------------
+
+
+def test_the_schema_tells_what_is_written() -> None:
+    schema: Any = aten.add_.Tensor._schema
+    assert schema.is_mutable
+    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    assert written == ["self"]
+    assert schema.arguments[0].alias_info.before_set == {"a"}
+    assert schema.returns[0].alias_info.before_set == {"a"}
+
+
+@pytest.mark.parametrize("op", [aten.view.default, aten.split.Tensor, aten.detach.default, aten.reshape.default])
+def test_view_operators_say_so(op: Any) -> None:
+    assert op.is_view
+    assert not op._schema.is_mutable
+
+
+@pytest.mark.parametrize("op", [aten.add_.Tensor, aten._unsafe_view.default, aten.clone.default])
+def test_other_operators_are_no_views(op: Any) -> None:
+    assert not op.is_view
+
+
+def test_optional_lists_of_written_tensors_are_visible_in_the_schema() -> None:
+    for op in (ops.bump_present.default, ops.spill_all.default, ops.spill.default):
+        assert [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write], op
+
+
+# --- source lines ---------------------------------------------------------------------------------------
+
+
+def test_dynamo_graphs_carry_source_lines() -> None:
+    lines = {n.name: n.stack_trace or "" for n in _dynamo_graph(_mutating, torch.ones(2, 3)).nodes}
+    assert "flat.add_(1)" in lines["add_"]
+    assert __file__ in lines["add_"]
+
+
+def test_a_plain_trace_carries_no_source_lines() -> None:
+    assert all(n.stack_trace is None for n in _traced(_mutating, torch.ones(2, 3)).graph.nodes)
+
+
+def test_recorded_stack_traces_are_dropped_for_a_function_not_named_forward() -> None:
+    graph = _traced(_mutating, torch.ones(2, 3), record_stack_traces=True).graph
+    assert all(n.stack_trace is None for n in graph.nodes)
+
+
+def test_recorded_stack_traces_of_a_module_name_its_forward_and_nothing_below() -> None:
+    class Wrapped(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return _mutating(x)
+
+    first, *_ = _calls(_traced(Wrapped(), torch.ones(2, 3), record_stack_traces=True).graph)
+    assert "return _mutating(x)" in str(first.stack_trace)
+    assert "flat" not in str(first.stack_trace)
+
+
+def test_a_registered_anchor_gives_the_lines_of_any_function() -> None:
+    code = _mutating.__code__
+    anchor = (code.co_filename, code.co_name)
+    fx_proxy._STACK_TRACE_ANCHORS.add(anchor)
+    try:
+        graph = _traced(_mutating, torch.ones(2, 3), record_stack_traces=True).graph
+    finally:
+        fx_proxy._STACK_TRACE_ANCHORS.discard(anchor)
+    lines = {n.name: str(n.stack_trace) for n in graph.nodes}
+    assert "flat.add_(1)" in lines["add_"]
+    assert "return x * 2" in lines["mul"]
+
+
+# --- layouts --------------------------------------------------------------------------------------------
+
+LAYOUTS = [pytest.param((1, 3), id="transposed"), pytest.param((8, 3), id="gapped")]
+
+
+def _laid_out(stride: tuple[int, int]) -> Tensor:
+    return torch.empty_strided((3, 2), stride).fill_(1)
+
+
+@pytest.mark.parametrize("stride", LAYOUTS)
+def test_functional_copy_and_scatters_into_views_keep_the_strides_of_the_base(
+    stride: tuple[int, int],
+) -> None:
+    base = _laid_out(stride)
+    results: list[Tensor] = [
+        aten.copy(base, torch.ones(3, 2)),
+        aten.slice_scatter(base, torch.ones(1, 2), 0, 0, 1),
+        aten.select_scatter(base, torch.ones(2), 0, 0),
+        aten.diagonal_scatter(base, torch.ones(2)),
+        aten.as_strided_scatter(base, torch.ones(1), (1,), (1,), 0),
+    ]
+    assert [r.stride() for r in results] == [stride] * len(results)
+
+
+_POINTWISE: list[Callable[[Tensor], Tensor]] = [
+    lambda t: aten.add(t, torch.ones(3, 2)),
+    lambda t: aten.mul(t, 2),
+    aten.relu,
+    lambda t: aten.fill(t, 1),
+    aten.clone,
+    aten.uniform,
+]
+
+
+@pytest.mark.parametrize("twin", _POINTWISE)
+def test_pointwise_twins_keep_strides_of_a_dense_operand_only(twin: Callable[[Tensor], Tensor]) -> None:
+    assert twin(_laid_out((1, 3))).stride() == (1, 3)
+    assert twin(_laid_out((8, 3))).stride() == (2, 1)
+
+
+_REORDERING: list[Callable[[Tensor], Tensor]] = [
+    aten.tril,
+    lambda t: aten.masked_fill(t, torch.ones(3, 2) > 0, 1.0),
+    lambda t: aten.index_copy(t, 0, torch.tensor([0]), torch.ones(1, 2)),
+    lambda t: aten.scatter(t, 0, torch.tensor([[0]]), 1.0),
+]
+
+
+@pytest.mark.parametrize("twin", _REORDERING)
+def test_other_twins_lose_strides_even_of_a_dense_operand(twin: Callable[[Tensor], Tensor]) -> None:
+    assert twin(_laid_out((1, 3))).stride() == (2, 1)
+
+
+def test_as_strided_without_offset_uses_that_of_the_tensor() -> None:
+    x = torch.arange(10.0)[4:]
+    assert x.as_strided((2,), (1,)).storage_offset() == 4
+    assert x.as_strided((2,), (1,), 0).storage_offset() == 0
+
+
+# --- graphs ---------------------------------------------------------------------------------------------
+
+
+def _with_pair(value: object) -> tuple[Graph, Node]:
+    graph = Graph()
+    x = graph.placeholder("x")
+    pair: Any = Pair(1, x if value is None else value)
+    node = graph.call_function(len, (pair,))
+    graph.output(node)
+    return graph, x
+
+
+def test_named_tuples_as_arguments_are_tracked_and_printed() -> None:
+    graph, x = _with_pair(None)
+    assert [n.all_input_nodes for n in _calls(graph)] == [[x]]
+    assert isinstance(_calls(graph)[0].args[0], Pair)
+    assert "Pair(1, x)" in graph.python_code("self").src
+    assert GraphModule(torch.nn.Module(), graph)(0) == 2
+
+
+def test_an_operator_inside_a_named_tuple_breaks_generated_code_but_its_name_does_not() -> None:
+    graph, _ = _with_pair(aten.add.Tensor)
+    with pytest.raises(SyntaxError):
+        GraphModule(torch.nn.Module(), graph)
+    graph, _ = _with_pair("aten::add.Tensor")
+    assert GraphModule(torch.nn.Module(), graph)(0) == 2
+
+
+# --- export and stock functional forms ------------------------------------------------------------------
+
+
+class _WritesRow(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(1)
+        ops.bump(x[0])
+        return x * 2
+
+
+def test_training_export_keeps_writes_and_decompositions_make_them_v2_nodes() -> None:
+    exported = torch.export.export(_WritesRow(), (torch.ones(2, 3),))
+    assert aten.add_.Tensor in [n.target for n in _calls(exported.graph)]
+    decomposed = exported.run_decompositions({})
+    targets = [n.target for n in _calls(decomposed.graph)]
+    assert torch.ops.higher_order.auto_functionalized_v2 in targets
+    assert aten.copy_.default not in targets
+    kinds = [spec.kind.name for spec in decomposed.graph_signature.output_specs]
+    assert kinds == ["USER_INPUT_MUTATION", "USER_OUTPUT"]
+
+
+def test_bounds_of_a_symbolic_size_are_known_without_a_guard() -> None:
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment)
+    context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    size: Any = mode.from_tensor(torch.ones(5, 3), symbolic_context=context).shape[0]
+    assert isinstance(size, torch.SymInt)
+    assert bound_sympy(size.node.expr * 3 + 1, environment.var_to_range).lower >= 1
+    assert not environment.guards
