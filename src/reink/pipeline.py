@@ -19,7 +19,7 @@ from reink.core.epilogue import with_epilogue
 from reink.core.plan import Choice, Plan
 from reink.core.printing import program_text
 from reink.core.program import Program, source_of
-from reink.core.torch_internals import complete_values
+from reink.core.torch_internals import refresh_values
 from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.cleanup import cleanup
@@ -166,7 +166,7 @@ def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:
     try:
         user_pass(functional.graph)
         functional.graph.lint()
-        complete_values(functional.graph)
+        refresh_values(functional.graph)
     except ReinkError:
         raise
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -63,13 +63,14 @@ class OutputSpec:
     ``FRESH``: the graph's result k is the answer, in memory of its own. ``INPUT_ALIAS``: `steps` applied
     to input `source` after the epilogue. ``GROUP_ALIAS``: `steps` applied to extra result `source` (an
     index into the graph's whole result tuple). ``OTHER``: result k as it is. `same_as`: the very tensor object
-    that an earlier output is, or -1.
+    that an earlier output is, or -1. `like`: a fake tensor with the layout that eager gives a fresh output.
     """
 
     kind: OutputKind
     source: int = -1
     steps: tuple[ViewStep, ...] = ()
     same_as: int = -1
+    like: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

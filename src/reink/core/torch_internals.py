@@ -48,7 +48,6 @@ __all__ = [
     "ShapeEnv",
     "UnsupportedOperatorException",
     "append_node",
-    "complete_values",
     "detect_fake_mode",
     "expression",
     "forward_of",
@@ -63,6 +62,7 @@ __all__ = [
     "preserve_node_meta",
     "print_by_name",
     "pytree",
+    "refresh_values",
     "set_stack_trace",
     "stock_backend",
     "storage_key",
@@ -208,15 +208,28 @@ def stock_backend(name: str) -> Any:
     return lookup_backend(name)
 
 
-def complete_values(graph: torch.fx.Graph) -> None:
-    """Give ``meta["val"]`` to the nodes that a pass added without one."""
-    known = [n.meta.get("val") for n in graph.nodes]
-    mode = detect_fake_mode(known)
+def refresh_values(graph: torch.fx.Graph) -> None:
+    """Work out ``meta["val"]`` again for every operator: a pass may have given it other operands.
+
+    Results whose size depends on data keep the value they had, since asking again would make a new symbol.
+    """
+    mode = detect_fake_mode([n.meta.get("val") for n in graph.nodes])
     if mode is None:
         return
     for node in graph.nodes:
-        if node.op != "call_function" or node.meta.get("val") is not None:
+        known = node.meta.get("val")
+        if node.op != "call_function" or (known is not None and not _is_recomputable(node, known)):
             continue
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
         with mode:
             node.meta["val"] = node.target(*args, **kwargs)
+
+
+_DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+def _is_recomputable(node: torch.fx.Node, known: Any) -> bool:
+    leaves = pytree.tree_leaves(known)
+    if not all(v is None or isinstance(v, Tensor) for v in leaves) or isinstance(node.target, HigherOrderOperator):
+        return False
+    return not any(t in _DATA_DEPENDENT for t in getattr(node.target, "tags", ()))

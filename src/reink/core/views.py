@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place
+from reink.core.aliasing import Place, view_value
 from reink.core.opinfo import WINDOWS
 from reink.core.program import ViewStep
 from reink.core.torch_internals import OpOverload, operator_named
@@ -110,7 +110,7 @@ def _complex_of_real(emitter: Emitter, place: Place, parent: Parent, update: Nod
 def _lazy_bit(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
     """Conjugate and negative views: copying from the same lazy view of the update undoes the bit."""
     outer = _parent(place)
-    undone = emitter.emit(step_operator(_step(place)), (update,), outer.value)
+    undone = emitter.emit(step_operator(_step(place)), (update,), view_value(update.meta["val"], _step(place)))
     return emitter.emit(aten.copy.default, (parent(), undone), outer.value)
 
 
@@ -167,12 +167,28 @@ SCATTERS: dict[Any, str] = {operator_named(name): view for name, view in WINDOWS
 
 
 def has_write_back(place: Place) -> bool:
-    """Whether every step of the chain can be carried back."""
+    """Whether every step of the chain can be carried back.
+
+    Not through a view whose own elements share memory: writing one of them writes the others, which no
+    scatter shows.
+    """
     while place.parent is not None:
-        if _step(place).op not in WRITE_BACKS:
+        if _step(place).op not in WRITE_BACKS or place.parent.overlaps_itself():
             return False
         place = place.parent
     return True
+
+
+def with_write_back(place: Place) -> Place | None:
+    """The same view by a chain that can be carried back: its own, or by geometry from the base; None if neither."""
+    if has_write_back(place):
+        return place
+    described = strided_place(place)
+    if described is None or not has_write_back(described):
+        return None
+    described.value = place.value
+    place.buffer.places[place.key()] = described
+    return described
 
 
 def is_whole(place: Place) -> bool:

@@ -150,7 +150,18 @@ def _trace(flat: Callable[..., Any], fakes: list[Any], label: str) -> Program:
         if refused is None:
             raise
         raise refused from error
+    _describe_constants(module, fakes)
     return Program(module, Form.MUTABLE)
+
+
+def _describe_constants(module: torch.fx.GraphModule, fakes: list[Any]) -> None:
+    """Give the constants of the graph values of the same fake mode as everything else."""
+    mode = detect_fake_mode(fakes)
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and mode is not None:
+            constant = getattr(module, str(node.target), None)
+            if isinstance(constant, Tensor):
+                node.meta["val"] = fake_inputs([constant], mode)[0]
 
 
 def _refusal(error: Exception, label: str) -> ReinkError | None:

@@ -21,7 +21,7 @@ from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep
 from reink.core.torch_internals import detect_fake_mode, graph_module
 from reink.core.values import Pending, Values
-from reink.core.views import has_write_back, list_view_steps, needs_layout, single_step, strided_place
+from reink.core.views import list_view_steps, needs_layout, single_step, strided_place, with_write_back
 from reink.errors import ReinkError
 from reink.passes.mutable_calls import MutableCalls
 from reink.passes.outputs import output_specs
@@ -266,17 +266,16 @@ class _Functionalizer:
         if self._depends_on_overlap(node, dest):
             self._call(node, facts)
             return
-        if facts.name == "aten.copy_.default":
-            update = self._copied(node, dest)
-        else:
-            update = self._twin(node, facts, dest)
+        written = with_write_back(dest)
+        assert written is not None
+        update = self._copied(node, written) if facts.name == "aten.copy_.default" else self._twin(node, facts, written)
         self.values[node] = dest
         if update is not None:
-            self.ledger.write(dest, update)
+            self.ledger.write(written, update)
 
     def _depends_on_overlap(self, node: Node, dest: Place) -> bool:
         """Whether eager's answer depends on memory shared inside this one call: then the call is kept as it is."""
-        if dest.overlaps_itself() or not has_write_back(dest):
+        if dest.overlaps_itself() or with_write_back(dest) is None:
             return True
         others = [p for a in (*node.args[1:], *node.kwargs.values()) for p in self.values.places(a)]
         return any(p is not dest and may_overlap(p, dest) for p in others)

@@ -60,7 +60,7 @@ def _spec(k: int, place: Place, origin: Node, owners: dict[Buffer, int], same_as
         return OutputSpec(OutputKind.INPUT_ALIAS, buffer.input_index, steps, same_as)
     owner = owners.get(buffer, k)
     if owner == k:
-        return OutputSpec(OutputKind.FRESH)
+        return OutputSpec(OutputKind.FRESH, like=place.value)
     return OutputSpec(OutputKind.GROUP_ALIAS, owner, steps or (_ALIAS,), same_as)
 
 

@@ -17,7 +17,7 @@ from reink.core.calls import V2_CALLS, auto_functionalized, base_views, written_
 from reink.core.opinfo import Kind, OpFacts, facts_of, operator_name
 from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
-from reink.core.program import BaseView, Form, OutputKind, Program, ViewStep, tensors_in
+from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep, tensors_in
 from reink.passes.order import in_capture_order, is_ordered
 from reink.passes.placement import Placement, Write, looks_at_shape
 from reink.passes.write_back import WriteBack, view_place
@@ -26,6 +26,7 @@ Node = torch.fx.Node
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
+_FRESH = OutputSpec(OutputKind.FRESH)
 _REGENERATED = (OutputKind.INPUT_ALIAS, OutputKind.GROUP_ALIAS)
 
 
@@ -263,7 +264,7 @@ class _Reinplacer:
 
     def _call_v2(self, node: Node) -> None:
         op, args, kwargs, bases = node.args
-        known = node.meta.get("reink_views") or {}
+        known = node.meta.get("reink_views") or {} if not self.reorder else {}
         places: list[Place] = [self.places[b] for b in bases]  # type: ignore[union-attr, index]
         views = [
             (v, base_view_place(places[v.base], v, known.get(k))) for k, v in enumerate(base_views((args, kwargs)))
@@ -377,22 +378,23 @@ class _Reinplacer:
         owned: set[Buffer] = set()
         new_values = {m.result for m in self.signature.mutations}
         for k, result in enumerate(self.results):
-            kind = self.signature.outputs[k].kind if k < len(self.signature.outputs) else OutputKind.FRESH
+            spec = self.signature.outputs[k] if k < len(self.signature.outputs) else _FRESH
             place = self.places.get(result) if isinstance(result, Node) else None
-            if not isinstance(place, Place) or k in new_values or kind in _REGENERATED:
+            if not isinstance(place, Place) or k in new_values or spec.kind in _REGENERATED:
                 continue
-            fits = place.buffer.kind == "fresh" and place.stride == layout_of(result.meta["val"])[1]
-            if kind is OutputKind.OTHER or (fits and place.buffer not in owned):
+            like = spec.like if spec.like is not None else result.meta["val"]
+            fits = place.buffer.kind == "fresh" and place.stride == layout_of(like)[1]
+            if spec.kind is OutputKind.OTHER or (fits and place.buffer not in owned):
                 owned.add(place.buffer)
                 plan.results[k] = place
             else:
-                plan.results[k] = self._separate(plan, result, place)
+                plan.results[k] = self._separate(plan, result, place, like)
 
-    def _separate(self, plan: Plan, result: Node, place: Place) -> Place:
+    def _separate(self, plan: Plan, result: Node, place: Place, like: Tensor) -> Place:
         choice = self._choice(result, "output", result.name, place)
         choice.outcome, choice.bytes, choice.avoided = "detached", place.byte_count(), 0
         choice.reason = "eager returns memory of its own here"
-        root = self.state.new_buffer("fresh", result, result.meta["val"]).root
+        root = self.state.new_buffer("fresh", result, like).root
         plan.final.append(Copy(place, root, exact=True))
         return root
 
