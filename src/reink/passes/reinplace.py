@@ -223,7 +223,7 @@ class _Reinplacer:
         chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
         if not (asked or chain.exempt or chain.homes):
             return False
-        if not self._fits(node, value, place) or self._reads_itself(node, place, facts):
+        if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts):
             return False
         step = Step(node, Action.IN_PLACE, place=place)
         choice = Choice(node, operator_name(facts.in_place), "self", "in place", 0, place.byte_count(), place)
@@ -236,17 +236,14 @@ class _Reinplacer:
         self._carry_out(step, node, place)
         return True
 
-    def _fits(self, node: Node, value: Tensor, place: Place) -> bool:
+    def _fits(self, node: Node, value: Tensor, place: Place, chain: WriteBack) -> bool:
         """Whether nobody can tell the result in `place` from one in memory of its own."""
         size, stride, _ = layout_of(value)
         if place.overlaps_itself() or size != place.size:
             return False
         if stride == place.stride and value.dtype == place.dtype:
             return True
-        users = list(node.users)
-        if len(users) != 1 or users[0].target is not aten.copy.default:
-            return False
-        return users[0].args[1] is node and self.places.get(users[0].args[0]) is place  # type: ignore[arg-type]
+        return all(u in chain.exempt for u in node.users)
 
     def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
         """Whether another operand lies in the written place, other than element for element."""

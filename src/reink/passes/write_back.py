@@ -46,7 +46,7 @@ class WriteBacks:
 
     def follow(self, node: Node, place: Place) -> WriteBack:
         """Follow `node`, whose value would live in `place`, through views and scatters of exactly that place."""
-        found = WriteBack()
+        found, passed = WriteBack(), list[Node]()
         stack: list[tuple[Node, Place]] = [(node, place)]
         steps = 0
         while stack and steps < LONGEST_WRITE_BACK:
@@ -57,18 +57,19 @@ class WriteBacks:
             for user in current.users:
                 if user in self._done and user is not node:
                     continue
-                onward = self._carried(user, current, at, found)
+                onward = self._carried(user, current, at, found, passed)
                 if onward is not None:
                     stack.append((user, onward))
-        return found
+        found.exempt.update(passed)
+        return found if all(self._is_only_carried(p, found.exempt) for p in passed) else WriteBack()
 
-    def _carried(self, user: Node, update: Node, at: Place, found: WriteBack) -> Place | None:
+    def _carried(self, user: Node, update: Node, at: Place, found: WriteBack, passed: list[Node]) -> Place | None:
         """Where `user` lives if it only carries `update` (in `at`) back; None if it does anything else."""
         if user.op != "call_function":
             return None
         facts = facts_of(user.target)
         if facts.window and user.args[1] is update:
-            base: Place | None = self._expected(user.args[0], found)  # type: ignore[arg-type]
+            base: Place | None = self._expected(user.args[0], passed)  # type: ignore[arg-type]
             if base is None or base.buffer is not at.buffer or scatter_window(base, user) is not at:
                 return None
             found.exempt.add(user)
@@ -85,24 +86,33 @@ class WriteBacks:
         follows = follows and ("reink_write" in user.meta or facts.name in WAITS)
         return at if follows else None
 
-    def _expected(self, base: Node, found: WriteBack) -> Place | None:
-        """Where a base lives, or will live if the scatters that make it go in place.
-
-        A scatter that is still to come is passed only when nobody else reads its result: then it does not
-        matter that the bytes written by the present node are not yet part of it.
-        """
-        passed: list[Node] = []
-        while base not in self._places:
-            only_one = facts_of(base.target).window and sum(1 for u in base.users if u not in self._done) == 1
-            if not only_one or len(passed) >= LONGEST_WRITE_BACK:
-                return None
-            passed.append(base)
-            base = base.args[0]  # type: ignore[assignment]
-        place = self._places[base]
-        if not isinstance(place, Place):
+    def _expected(self, base: Node, passed: list[Node]) -> Place | None:
+        """Where a base lives, or will live if the scatters that make it, which are put in `passed`, go in place."""
+        if base in self._places:
+            place = self._places[base]
+            return place if isinstance(place, Place) else None
+        facts = facts_of(base.target)
+        if len(passed) >= LONGEST_WRITE_BACK or not (facts.window or facts.kind is Kind.VIEW):
             return None
-        found.exempt.update(passed)
-        return place
+        inner = self._expected(base.args[0], passed)  # type: ignore[arg-type]
+        if inner is None or not facts.window:
+            return None if inner is None else view_place(inner, base, facts)
+        passed.append(base)
+        return inner
+
+    def _is_only_carried(self, value: Node, exempt: set[Node]) -> bool:
+        """Whether nothing reads `value` or a view of it but the write-back itself.
+
+        Then it does not matter that bytes written by the present node are not part of `value` yet.
+        """
+        for user in value.users:
+            if user in self._done or user in exempt:
+                continue
+            if user.op != "call_function" or facts_of(user.target).kind is not Kind.VIEW:
+                return False
+            if not self._is_only_carried(user, exempt):
+                return False
+        return True
 
 
 def _only_sizes(view: Node, operand: Node) -> bool:
