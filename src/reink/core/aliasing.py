@@ -176,8 +176,7 @@ class Place:
         else:
             moved = offset * dtype.itemsize - before * parent_value.dtype.itemsize
         found = self.at(step, size, stride, self.offset + moved, dtype, bits_of(value))
-        if found._value is None:
-            found._value = value
+        found.suggest_value(value)
         return found
 
     def at(
@@ -207,6 +206,11 @@ class Place:
     @value.setter
     def value(self, value: Any) -> None:
         self._value = value
+
+    def suggest_value(self, value: Any) -> None:
+        """A fake tensor that has this geometry, in case none is known yet: saves making one."""
+        if self._value is None:
+            self._value = value
 
     @property
     def region(self) -> Region | None:

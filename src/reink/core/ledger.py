@@ -62,6 +62,7 @@ class Ledger:
             parent = at.parent
             assert at.step is not None
             update = WRITE_BACKS[at.step.op](self._emitter, at, lambda p=parent: self.read(p), update)  # type: ignore[misc]
+            update.meta["reink_window"] = at.value
             at = parent
         self.bind(place.buffer, update, "write" if place.parent is None else "write-back")
 

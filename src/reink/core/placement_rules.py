@@ -22,7 +22,11 @@ def scatter_window(base: Place, node: Node) -> Place:
         last = max(p.position for p in facts.parameters if p.name in node.kwargs)
         missing = facts.parameters[len(node.args) : last + 1]
         args = (*args, *(node.kwargs.get(p.name, p.default) for p in missing))
-    return window(base, ViewStep(facts.window, args))
+    place = window(base, ViewStep(facts.window, args))
+    known = node.meta.get("reink_window")
+    if known is not None:
+        place.suggest_value(known)
+    return place
 
 
 def window(base: Place, step: ViewStep) -> Place:

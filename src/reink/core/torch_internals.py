@@ -140,13 +140,25 @@ def append_node(
         hint = target._schema.name.partition("::")[2] if isinstance(target, OpOverload) else target.__name__
         _name_hints[target] = hint
     namespace = graph._graph_namespace
-    name = namespace.create_name(hint, None)
+    name = _next_name(namespace, hint)
     node = torch.fx.Node(graph, name, "call_function", target, args, kwargs or _EMPTY)
     namespace._obj_to_name[node] = name
     graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node
+
+
+def _next_name(namespace: Any, hint: str) -> str:
+    """The name that fx would give; without its parsing when the hint has been used before."""
+    count = namespace._base_count.get(hint)
+    if count is not None:
+        name = f"{hint}_{count + 1}"
+        if name not in namespace._used_names:
+            namespace._used_names.add(name)
+            namespace._base_count[hint] = count + 1
+            return name
+    return str(namespace.create_name(hint, None))
 
 
 @contextmanager
@@ -218,6 +230,8 @@ def refresh_values(graph: torch.fx.Graph) -> None:
         return
     for node in graph.nodes:
         known = node.meta.get("val")
+        for stale in ("reink_window", "reink_views"):
+            node.meta.pop(stale, None)
         if node.op != "call_function" or (known is not None and not _is_recomputable(node, known)):
             continue
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))

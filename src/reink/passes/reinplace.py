@@ -19,7 +19,7 @@ from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep, tensors_in
 from reink.passes.order import in_capture_order, is_ordered
-from reink.passes.placement import Placement, Write, looks_at_shape
+from reink.passes.placement import Placement, Write
 from reink.passes.write_back import WriteBack, view_place
 
 Node = torch.fx.Node
@@ -82,13 +82,16 @@ class _Reinplacer:
             needed.update(tensors_in(spec.steps))
         ordered: list[Node] = []
         for node in reversed(self.program.graph.nodes):
-            if node.op == "output" or (node not in needed and node.op != "placeholder" and not is_ordered(node)):
+            op = node.op
+            if op == "output" or (node not in needed and op != "placeholder" and not is_ordered(node)):
                 self.done.add(node)
                 continue
             ordered.append(node)
-            needed.update(node.all_input_nodes)
-            for used in _read(node):
-                pending[used] = pending.get(used, 0) + 1
+            inputs = node.all_input_nodes
+            needed.update(inputs)
+            if op == "call_function" and not facts_of(node.target).looks_at_shape:
+                for used in inputs:
+                    pending[used] = pending.get(used, 0) + 1
         ordered.reverse()
         return ordered
 
@@ -107,20 +110,17 @@ class _Reinplacer:
         """`node` lives in `place`; its views are known at once, since a view costs nothing and reads nothing."""
         self.places[node] = place
         self.state.residents.add(node, place)
+        done = self.done
         for user in node.users:
-            if user not in self.done and user.op == "call_function" and self._is_ready_view(user, node):
-                self._visit(user)
-
-    def _is_ready_view(self, user: Node, node: Node) -> bool:
-        if facts_of(user.target).kind is not Kind.VIEW or user.args[0] is not node:
-            return False
-        inputs = user.all_input_nodes
-        return len(inputs) == 1 or all(i in self.done for i in inputs if i is not node)
+            if user not in done and facts_of(user.target).kind is Kind.VIEW and user.args[0] is node:
+                inputs = user.all_input_nodes
+                if len(inputs) == 1 or all(i in done for i in inputs if i is not node):
+                    self._visit(user)
 
     def _visit(self, node: Node) -> None:
-        self._take(node)
         target = node.target
         facts = facts_of(target)
+        self._take(node, facts)
         if facts.window:
             self._scatter(node)
         elif target is aten.copy.default:
@@ -133,12 +133,13 @@ class _Reinplacer:
         else:
             self._other(node, facts)
 
-    def _take(self, node: Node) -> None:
+    def _take(self, node: Node, facts: OpFacts) -> None:
         """The node is being carried out: its reads are no longer to come."""
         self.done.add(node)
-        pending = self.pending
-        for used in _read(node):
-            pending[used] -= 1
+        if not facts.looks_at_shape:
+            pending = self.pending
+            for used in node.all_input_nodes:
+                pending[used] -= 1
 
     # -- values that are not writes --------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class _Reinplacer:
     def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
         self.steps.append(step)
         for index, result in results.items():
-            self._take(result)
+            self._take(result, facts_of(result.target))
             value = result.meta.get("val")
             if index >= count:
                 self._defined(step, result, step.places[index - count])
@@ -394,11 +395,6 @@ class _Reinplacer:
         root = self.state.new_buffer("fresh", result, like).root
         plan.final.append(Copy(place, root, exact=True))
         return root
-
-
-def _read(node: Node) -> list[Node]:
-    """The inputs whose bytes the node may read."""
-    return [] if looks_at_shape(node) else node.all_input_nodes
 
 
 def _window(base: Place, node: Node) -> Place:

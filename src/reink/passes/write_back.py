@@ -79,11 +79,13 @@ class WriteBacks:
             if carries:
                 found.exempt.add(user)
             return at if carries else None
-        if facts.kind is Kind.VIEW and user.args[0] is update and _only_sizes(user, update):
-            return view_place(at, user, facts)
+        if facts.kind is Kind.VIEW:
+            # a view of the whole base is a replay: the value has arrived
+            onward = not at.is_root and user.args[0] is update and _only_sizes(user, update)
+            return view_place(at, user, facts) if onward else None
         # the next write of the same memory: it reads the value, and what it makes is carried back in its stead
         follows = facts.in_place is not None and user.args[0] is update
-        follows = follows and ("reink_write" in user.meta or facts.name in WAITS)
+        follows = follows and (("reink_write" in user.meta and not at.is_root) or facts.name in WAITS)
         return at if follows else None
 
     def _expected(self, base: Node, passed: list[Node]) -> Place | None:
