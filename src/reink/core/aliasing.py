@@ -132,6 +132,7 @@ class Place:
         "size",
         "step",
         "stride",
+        "windows",
     )
 
     def __init__(
@@ -150,6 +151,8 @@ class Place:
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.extent = extent_of(size, stride)
         self._region: Region | bool | None = False
+        # the windows of this place that scatter nodes write, by node
+        self.windows: dict[torch.fx.Node, Place] = {}
         self._box: Any = False
         self._value: Any = None
 

@@ -17,12 +17,15 @@ Node = torch.fx.Node
 
 def scatter_window(base: Place, node: Node) -> Place:
     """The place that a scatter node writes when its base lives in `base`."""
+    found = base.windows.get(node)
+    if found is not None:
+        return found
     facts, args = facts_of(node.target), node.args[2:]
     if node.kwargs:
         last = max(p.position for p in facts.parameters if p.name in node.kwargs)
         missing = facts.parameters[len(node.args) : last + 1]
         args = (*args, *(node.kwargs.get(p.name, p.default) for p in missing))
-    place = window(base, ViewStep(facts.window, args))
+    place = base.windows[node] = window(base, ViewStep(facts.window, args))
     known = node.meta.get("reink_window")
     if known is not None:
         place.suggest_value(known)

@@ -13,6 +13,9 @@ from reink.core.region import IntervalIndex
 
 Node = torch.fx.Node
 
+# So many new places of a buffer are looked at one by one; most are dead before they are worth an index entry.
+RECENT = 8
+
 
 class Residents:
     """The values in each buffer, and how many reads of each are still to come."""
@@ -20,7 +23,7 @@ class Residents:
     def __init__(self) -> None:
         self.pending: dict[Node, int] = {}
         self._indexes: dict[Buffer, IntervalIndex[Place]] = {}
-        self._symbolic: dict[Buffer, list[Place]] = {}
+        self._recent: dict[Buffer, list[Place]] = {}
         self._values: dict[Place, list[Node]] = {}
 
     def is_live(self, value: Node) -> bool:
@@ -29,21 +32,30 @@ class Residents:
 
     def add(self, value: Node, place: Place) -> None:
         """`value` now lives in `place`."""
-        if not self.is_live(value):
+        if self.pending.get(value, 0) <= 0:
             return
         known = self._values.get(place)
         if known is not None:
             known.append(value)
             return
         self._values[place] = [value]
-        hull = place.hull()
-        if hull is None:
-            self._symbolic.setdefault(place.buffer, []).append(place)
-            return
-        index = self._indexes.get(place.buffer)
-        if index is None:
-            index = self._indexes[place.buffer] = IntervalIndex()
-        index.add(hull[0], hull[1], place)
+        recent = self._recent.setdefault(place.buffer, [])
+        recent.append(place)
+        if len(recent) > RECENT:
+            self._recent[place.buffer] = self._settle(place.buffer, recent)
+
+    def _settle(self, buffer: Buffer, recent: list[Place]) -> list[Place]:
+        """Move the living places of `recent` to the index; those without a static span stay."""
+        staying: list[Place] = []
+        for place in dict.fromkeys(recent):
+            if not self._alive(place):
+                continue
+            hull = place.hull()
+            if hull is None or place.is_root:
+                staying.append(place)
+            else:
+                self._indexes.setdefault(buffer, IntervalIndex()).add(hull[0], hull[1], place)
+        return staying
 
     def remove(self, value: Node, place: Place) -> None:
         """`value` no longer lives in `place`: it was copied elsewhere."""
@@ -53,39 +65,35 @@ class Residents:
 
     def hit_by(self, place: Place) -> list[tuple[Node, Place]]:
         """Live values that a write into `place` may destroy, with where they live."""
-        hull = place.hull()
-        index = self._indexes.get(place.buffer)
-        near: list[Place] = []
-        if index is not None:
-            near = index.hits(*hull) if hull is not None else index.hits(*_whole(place.buffer))
-        near = [*near, *self._symbolic.get(place.buffer, ())]
         found: list[tuple[Node, Place]] = []
-        for other in near:
+        for other in dict.fromkeys(self._recent.get(place.buffer, ())):
+            if other in self._values and may_overlap(place, other):
+                found.extend((v, other) for v in self._alive(other))
+        index = self._indexes.get(place.buffer)
+        if index is None:
+            return found
+        hull = place.hull() or _EVERYTHING
+        for other in index.hits(*hull):
             values = self._alive(other)
-            if values and may_overlap(place, other):
+            if not values:
+                span = other.hull()
+                assert span is not None
+                index.remove(span[0], span[1], other)
+            elif may_overlap(place, other):
                 found.extend((v, other) for v in values)
         return found
-
-    def in_buffer(self, buffer: Buffer) -> list[Node]:
-        """Every live value of the buffer."""
-        return [v for p in buffer.places.values() for v in self._values.get(p, ()) if self.is_live(v)]
 
     def _alive(self, place: Place) -> list[Node]:
         values = self._values.get(place)
         if not values:
+            self._values.pop(place, None)
             return []
         alive = [v for v in values if self.is_live(v)]
         if alive:
             self._values[place] = alive
-            return alive
-        del self._values[place]
-        hull = place.hull()
-        if hull is None:
-            self._symbolic[place.buffer].remove(place)
         else:
-            self._indexes[place.buffer].remove(hull[0], hull[1], place)
-        return []
+            del self._values[place]
+        return alive
 
 
-def _whole(buffer: Buffer) -> tuple[int, int]:
-    return (-(1 << 62), 1 << 62)
+_EVERYTHING = (-(1 << 62), 1 << 62)
