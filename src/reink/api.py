@@ -11,11 +11,12 @@ import torch.fx
 
 from reink.backends.dynamo import compile_graph
 from reink.backends.runtime import Variants
-from reink.core.boundary import AliasPattern, alias_pattern, pack
+from reink.core.boundary import AliasPattern, alias_pattern, has_one_storage, note_writes, pack
 from reink.core.epilogue import with_epilogue
 from reink.core.printing import program_text
 from reink.core.program import MutationSignature, OutputKind, Program
-from reink.core.torch_internals import pytree
+from reink.core.torch_internals import pytree, storage_key
+from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.capture import Source, capture_callable, source_of_callable
 from reink.passes.functionalize import functionalize as functionalize_program
@@ -43,6 +44,13 @@ class CompiledCallable:
         def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             return compile_graph(module, inputs, options, self._variants.append)
 
+        if not callable(model):
+            raise ReinkError(
+                "not-a-tensor-program",
+                f"cannot compile a {type(model).__name__}",
+                why="it cannot be called",
+                do="give a function or a module",
+            )
         torch_compile: Any = torch.compile
         self._call = torch_compile(model, backend=backend, **torch_options)
         functools.update_wrapper(self, model, updated=())
@@ -83,6 +91,7 @@ class Functionalized:
         """`apart` is the program for inputs that share nothing, `pattern` how the example inputs do share."""
         self._source, self._build = source, build
         self._written, self._identical = apart.signature.mutated_inputs, identical_results(apart.signature)
+        self._dynamic, self._constants = _has_symbols(apart), _constants(apart)
         program = build(pattern) if pattern else apart
         complete = with_epilogue(program)
         self.program = complete if keep_input_mutations else program
@@ -93,10 +102,30 @@ class Functionalized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._source.in_spec:
-            raise TypeError(f"called with {spec}, made for {self._source.in_spec}")
-        inputs = [*leaves, *self._source.extra]
+            raise _other_inputs(f"the arguments are {spec}, not {self._source.in_spec}")
+        inputs = [*leaves, *self._source.held()]
+        if len(inputs) != len(self._source.inputs):
+            raise _other_inputs("the module has other parameters and buffers than when it was traced")
+        for name, made_for, given in zip(self._source.names, self._source.inputs, inputs, strict=True):
+            self._expect(name, made_for, given)
         pattern = alias_pattern(inputs, self._written)
         return run_flat(self._for(pattern), inputs, pattern, self._identical)
+
+    def _expect(self, name: str, made_for: Any, given: Any) -> None:
+        """Refuse an input that the traced program may not fit."""
+        if not isinstance(made_for, torch.Tensor) or not isinstance(given, torch.Tensor):
+            same = type(made_for) is type(given) and bool(made_for == given)
+        else:
+            same = _kind(made_for) == _kind(given) and (self._dynamic or _layout(made_for) == _layout(given))
+        if not same:
+            raise _other_inputs(f"{name} is {_shown(given)}, not {_shown(made_for)}")
+        if isinstance(given, torch.Tensor) and any(storage_key(c) == storage_key(given) for c in self._constants):
+            raise ReinkError(
+                "mutated-constant",
+                f"cannot run: {name} shares memory with a constant of the program",
+                why="the program was traced with the constant apart from its inputs",
+                do="pass the tensor as an argument instead of closing over it",
+            )
 
     def _for(self, pattern: AliasPattern) -> Program:
         found = self._complete.get(pattern)
@@ -108,13 +137,50 @@ class Functionalized:
         return program_text(self.program)
 
 
+def _other_inputs(why: str) -> ReinkError:
+    return ReinkError(
+        "other-inputs",
+        "cannot run: the inputs are not like those that the program was made for",
+        why=why,
+        do="functionalize the program for these inputs, or with dynamic_shapes when only sizes differ",
+    )
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.device, tensor.layout, tensor.dim()
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.size(), tensor.stride()) if tensor.layout is torch.strided else (tensor.size(),)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {list(value.size())} strides {list(value.stride())} on {value.device}"
+    return repr(value)
+
+
+def _has_symbols(program: Program) -> bool:
+    values = [n.meta.get("val") for n in program.placeholders()]
+    return any(isinstance(v, torch.Tensor) and not all(type(n) is int for n in v.size()) for v in values)
+
+
+def _constants(program: Program) -> list[torch.Tensor]:
+    """The tensors that the graph holds."""
+    held = [getattr(program.module, str(n.target), None) for n in program.graph.nodes if n.op == "get_attr"]
+    return [t for t in held if isinstance(t, torch.Tensor)]
+
+
 def run_flat(program: Program, inputs: Sequence[Any], pattern: AliasPattern, identical: Identical) -> Any:
     """Run a program that carries its epilogue on flat inputs, and rebuild the user's result.
 
     `identical` are the results that are inputs themselves, as (result, input): behind a shared base they would be
     views of it.
     """
+    if not has_one_storage(inputs, pattern):
+        raise _other_inputs("two inputs share memory and belong to different storages")
     results = list(program.module.forward(*pack(inputs, pattern)))
+    note_writes(inputs, pattern)
     for k, position in identical if pattern else ():
         results[k] = inputs[position]
     return pytree.tree_unflatten(results, program.out_spec)
@@ -157,7 +223,7 @@ def compile_function(
     identical = identical_results(apart.functional.signature)
 
     def call(*inputs: Any) -> Any:
-        return run_flat(final.runs, [*pytree.tree_leaves((inputs, {})), *source.extra], pattern, identical)
+        return run_flat(final.runs, [*pytree.tree_leaves((inputs, {})), *source.held()], pattern, identical)
 
     call.compiled = final  # type: ignore[attr-defined]
     return call

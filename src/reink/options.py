@@ -32,8 +32,10 @@ class Options:
     def of(cls, given: Mapping[str, Any] | None) -> Options:
         """Checked options. Raises ReinkError ``unknown-option``."""
         known = {f.name for f in fields(cls)}
-        values = {k: v for k, v in (given or {}).items() if not (k in NOT_YET and v in (None, False, ()))}
+        values = {k: v for k, v in (given or {}).items() if not (k in NOT_YET and (v is None or v is False or v == ()))}
         for name, value in values.items():
+            if not isinstance(name, str):
+                raise _bad(f"an option has the name {name!r}", "option names are words")
             if name in NOT_YET:
                 raise _bad(f"the option {name!r} is not available yet", f"leave {name} out")
             if name not in known:
@@ -55,7 +57,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 def _check(name: str, value: Any) -> None:
     choices = _CHOICES.get(name)
-    if choices is not None and value not in choices:
+    if choices is not None and not (isinstance(value, (str, bool)) and value in choices):
         shown = " or ".join(repr(c) for c in choices)
         raise _bad(f"the option {name} cannot be {value!r}", f"use {shown}")
     if name == "strict_bytes" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):

@@ -17,7 +17,7 @@ from reink.check import check_form, check_ownership
 from reink.core.aliasing import Buffer
 from reink.core.epilogue import with_epilogue
 from reink.core.plan import Choice, Plan
-from reink.core.printing import program_text
+from reink.core.printing import program_text, type_text
 from reink.core.program import Program, source_of
 from reink.core.torch_internals import refresh_values
 from reink.errors import ReinkError
@@ -162,7 +162,7 @@ def _require(verdict: Verdict, step: str) -> None:
 def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:
     """One of the user's passes on the pure graph, and a check of what it left."""
     name = getattr(user_pass, "__name__", type(user_pass).__name__)
-    arity = len(functional.results())
+    before = [_shape(r) for r in functional.results()]
     try:
         user_pass(functional.graph)
         functional.graph.lint()
@@ -171,11 +171,20 @@ def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:
         raise
     except Exception as error:
         raise _pass_failed(name, f"{type(error).__name__}: {error}") from error
-    if len(functional.results()) != arity:
-        raise _pass_failed(name, f"it changed the number of results from {arity} to {len(functional.results())}")
+    after = [_shape(r) for r in functional.results()]
+    if len(before) != len(after):
+        raise _pass_failed(name, f"it changed the number of results from {len(before)} to {len(after)}")
+    for k, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old != new:
+            raise _pass_failed(name, f"it changed result {k} from {old} to {new}")
     verdict = check_form(functional)
     if not verdict.ok:
         raise _pass_failed(name, "; ".join(verdict.details))
+
+
+def _shape(result: Any) -> str:
+    """Type and size of a result, as text; nothing for what is no tensor."""
+    return type_text(result.meta.get("val")) if isinstance(result, Node) else ""
 
 
 def _pass_failed(name: str, why: str) -> ReinkError:

@@ -164,7 +164,7 @@ class Report:
         """Read a saved report. Raises ReinkError ``not-a-report``."""
         try:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ReinkError(
                 "not-a-report",
                 f"cannot read a report from {path}",
@@ -202,7 +202,7 @@ class Report:
         """One line: how many writes, how many in place, how many bytes copied."""
         kept = len(self.decisions) - len(self.copies)
         return (
-            f"{self.name}: {len(self.decisions)} writes, {kept} in place, {len(self.copies)} copied; "
+            f"{self.name}: {_counted(len(self.decisions), 'write')}, {kept} in place, {len(self.copies)} copied; "
             f"{amount(self.bytes_cloned)} cloned, {amount(self.bytes_avoided)} avoided"
         )
 
@@ -221,6 +221,10 @@ def describe(decision: Decision) -> Sequence[str]:
     if decision.do:
         lines.append(f"    do     {decision.do}")
     return lines
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def amount(count: int) -> str:

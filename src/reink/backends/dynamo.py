@@ -12,6 +12,8 @@ import torch.fx
 from reink.backends.runtime import Variants
 from reink.core.boundary import AliasPattern
 from reink.core.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
     inner_tensors,
     is_wrapper_subclass,
     stock_backend,
@@ -19,7 +21,7 @@ from reink.core.torch_internals import (
 )
 from reink.errors import ReinkError
 from reink.options import Options
-from reink.passes.capture import capture_graph
+from reink.passes.capture import capture_graph, lift_attributes
 from reink.pipeline import Compiled, begin, without_collection
 
 Tensor = torch.Tensor
@@ -27,6 +29,9 @@ log = logging.getLogger("reink")
 
 # What reink does not do itself yet and the stock pipeline may: the graph is handed over, with one INFO line.
 HANDED_OVER = frozenset({"subgraph-mutation", "needs-gradient", "tensor-subclass"})
+
+# What Dynamo answers by splitting the graph, unless fullgraph is asked for.
+GRAPH_BREAKS = (DataDependentOutputException, DynamicOutputShapeException)
 
 Sink = Callable[[Variants], None]
 
@@ -50,16 +55,21 @@ def compile_graph(
     module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, sink: Sink | None = None
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph; `sink` is told of the compiled variants, for their reports."""
+    lifted, held = lift_attributes(module)
     try:
         _refuse_what_stock_does(module, inputs)
-        variants = _variants(module, inputs, options)
+        variants = _variants(lifted, [*inputs, *held], options)
     except ReinkError as error:
+        if isinstance(error.__cause__, GRAPH_BREAKS):
+            # Dynamo knows these and splits the graph there
+            raise error.__cause__ from error
         if error.code not in HANDED_OVER:
             raise
         return _handed_over(module, inputs, error)
     if sink is not None:
         sink(variants)
-    return variants.function()
+    run = variants.function()
+    return (lambda *args: run(*args, *held)) if held else run
 
 
 def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: ReinkError) -> Callable[..., Any]:

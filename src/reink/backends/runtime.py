@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from reink.core.aliasing import extent_of, layout_of
-from reink.core.boundary import AliasPattern, alias_pattern, pack
+from reink.core.boundary import AliasPattern, alias_pattern, has_one_storage, note_writes, pack
 from reink.core.program import OutputKind
 from reink.core.torch_internals import FakeTensor, forward_of
 from reink.pipeline import Compiled, complete, without_collection
@@ -94,6 +94,9 @@ class Variants:
         """The variant for the way these inputs share memory; compiled when it is new."""
         pattern = alias_pattern(args, self.written) if self.written else ()
         offsets = tuple((i, args[i].storage_offset()) for i in self.sensitive)
+        if pattern and not has_one_storage(args, pattern):
+            log.info("inputs share memory across storages: the captured program runs as it stands")
+            return self._captured
         return self._variant(pattern, offsets)
 
     def _variant(self, pattern: AliasPattern, offsets: tuple[tuple[int, int], ...]) -> Callable[..., Any]:
@@ -118,6 +121,7 @@ class Variants:
 
         def packed(*inputs: Any) -> Any:
             results = list(run(*pack(inputs, pattern)))
+            note_writes(inputs, pattern)
             for k, position in same:
                 results[k] = inputs[position]
             return tuple(results)

@@ -81,12 +81,24 @@ def _writes(program: Program) -> list[str]:
         if node.op != "call_function":
             continue
         target = node.target
+        if _is_python_on_tensors(node):
+            found.append(
+                f"{node.name} calls {facts_of(target).name}, which is no operator: nobody knows what it writes"
+            )
+            continue
         writes = known.get(target)
         if writes is None:
             writes = known[target] = _is_writing(target)
         if writes:
             found.append(f"{node.name} calls {facts_of(target).name}, which writes a tensor")
     return found
+
+
+def _is_python_on_tensors(node: torch.fx.Node) -> bool:
+    """Whether a Python function is called on tensors: only arithmetic on sizes is pure without a schema."""
+    if isinstance(node.target, OpOverload) or facts_of(node.target).kind is not Kind.PYTHON or node.target in CALLS:
+        return False
+    return any(isinstance(i.meta.get("val"), torch.Tensor) for i in node.all_input_nodes)
 
 
 def _is_writing(target: Any) -> bool:

@@ -220,7 +220,7 @@ class _Ownership:
         if spec.kind is OutputKind.GROUP_ALIAS:
             self._group_member(k, spec, memory)
         else:
-            self._same_layout(k, memory.geometry, result.meta["val"])
+            self._same_layout(k, memory.geometry, spec.like if spec.like is not None else result.meta["val"])
 
     def _same_layout(self, k: int, found: Geometry, value: Tensor) -> None:
         expected = self.memory.geometries.root(value)

@@ -169,8 +169,8 @@ class Place:
     def child(self, step: ViewStep, parent_value: Tensor, value: Tensor) -> Place:
         """The place of `value`, a view of the tensor in this place whose own value is `parent_value`.
 
-        The two values only have to agree with each other about offsets, so this also holds for a place that
-        has moved to another buffer.
+        The two values only have to agree with each other about offsets and lazy bits, so this also holds for a
+        place that has moved to another buffer.
         """
         size, stride, offset = layout_of(value)
         dtype, before = value.dtype, layout_of(parent_value)[2]
@@ -178,7 +178,8 @@ class Place:
             moved = (offset - before) * dtype.itemsize if offset is not before else 0
         else:
             moved = offset * dtype.itemsize - before * parent_value.dtype.itemsize
-        found = self.at(step, size, stride, self.offset + moved, dtype, bits_of(value))
+        bits = self.bits ^ bits_of(parent_value) ^ bits_of(value)
+        found = self.at(step, size, stride, self.offset + moved, dtype, bits)
         found.suggest_value(value)
         return found
 

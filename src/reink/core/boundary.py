@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from reink.core.region import Region, disjoint, overlaps_itself
-from reink.core.torch_internals import FakeTensorMode
+from reink.core.torch_internals import FakeTensorMode, storage_key
 
 Tensor = torch.Tensor
 
@@ -98,7 +98,20 @@ def _overlapping(group: list[_Span], inputs: Sequence[Any], written: set[int]) -
             merged.remove(m)
             tied.extend(s for s in m if s not in tied)
         merged.append(sorted(tied))
-    return [m for m in merged if len(m) > 1 or _shares_with_itself(inputs[m[0][2]])]
+    return _without_strangers([m for m in merged if len(m) > 1 or _shares_with_itself(inputs[m[0][2]])], group)
+
+
+def _without_strangers(parts: list[list[_Span]], group: list[_Span]) -> list[list[_Span]]:
+    """Take into each part every input that lies within its span: the base of the part covers those bytes too."""
+    wide: list[list[_Span]] = []
+    for part in parts:
+        start, end = min(s[0] for s in part), max(s[1] for s in part)
+        inside = {s for s in group if s[0] < end and start < s[1]} | set(part)
+        for other in [w for w in wide if any(s in inside for s in w)]:
+            wide.remove(other)
+            inside |= set(other)
+        wide.append(sorted(inside))
+    return wide if wide == [sorted(p) for p in parts] else _without_strangers(wide, group)
 
 
 def _shares_with_itself(tensor: Tensor) -> bool:
@@ -122,6 +135,19 @@ def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int]) -> Clu
     )
     length = (end - start) // dtype.itemsize
     return Cluster(members, length, dtype, tuple(s[2] for s in part if s[2] in written))
+
+
+def note_writes(inputs: Sequence[Any], pattern: AliasPattern) -> None:
+    """Tell autograd that the written inputs behind a base have changed, as writing them by name would."""
+    for cluster in pattern:
+        for position in cluster.written:
+            if not inputs[position].is_inference():
+                torch.autograd.graph.increment_version(inputs[position])
+
+
+def has_one_storage(inputs: Sequence[Any], pattern: AliasPattern) -> bool:
+    """Whether each cluster is memory of one storage; arrays from outside can share memory without sharing one."""
+    return all(len({storage_key(inputs[m.input]) for m in c.members}) == 1 for c in pattern)
 
 
 def members_of(pattern: AliasPattern) -> set[int]:

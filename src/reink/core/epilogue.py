@@ -46,15 +46,22 @@ def with_epilogue(functional: Program) -> Program:
 
 
 def _detach_sources(graph: torch.fx.Graph, results: list[Any], signature: Any, placeholders: list[Node]) -> None:
-    """A new value that is itself a view of a written input is copied first: the epilogue may overwrite it."""
-    written = {placeholders[m.input] for m in signature.mutations}
-    wanted = [m.result for m in signature.mutations]
-    wanted += [k for k, s in enumerate(signature.outputs) if s.kind is OutputKind.FRESH]
-    for k in wanted:
+    """What a pass left as a view of an input is copied: a new value because the epilogue may overwrite it, and a
+    fresh output because eager gives it memory and strides of its own."""
+    wanted: list[tuple[int, Any]] = [(m.result, None) for m in signature.mutations]
+    wanted += [(k, s.like) for k, s in enumerate(signature.outputs) if s.kind is OutputKind.FRESH]
+    for k, like in wanted:
         value = results[k]
-        if isinstance(value, Node) and _root(value) in written:
-            results[k] = append_node(graph, aten.clone.default, (value,))
-            results[k].meta["val"] = value.meta.get("val")
+        if not isinstance(value, Node) or _root(value) not in placeholders:
+            continue
+        copied = append_node(graph, aten.clone.default, (value,))
+        copied.meta["val"] = value.meta.get("val")
+        if like is not None and all(type(n) is int for n in (*like.size(), *like.stride())):
+            strided = (value, list(like.size()), list(like.stride()))
+            empty = append_node(graph, aten.new_empty_strided.default, strided)
+            copied = append_node(graph, aten.copy.default, (empty, value))
+            copied.meta["val"] = like
+        results[k] = copied
 
 
 def _root(node: Node) -> Node:

@@ -67,7 +67,9 @@ def _boundary(program: Program, placeholders: list[Node]) -> Iterator[str]:
     if not signature.known:
         yield "    return " + ", ".join(_argument(r) for r in results)
         return
-    shown = [_output(spec, k, results, placeholders) for k, spec in enumerate(signature.outputs)]
+    shown = [
+        _output(spec, k, results, placeholders, signature.epilogue_in_graph) for k, spec in enumerate(signature.outputs)
+    ]
     yield "    return " + ", ".join(shown) if shown else "    return nothing"
     if signature.epilogue_in_graph:
         return
@@ -75,7 +77,9 @@ def _boundary(program: Program, placeholders: list[Node]) -> Iterator[str]:
         yield f"    epilogue {placeholders[mutation.input].name} <- {_argument(results[mutation.result])}"
 
 
-def _output(spec: OutputSpec, k: int, results: list[Any], placeholders: list[Node]) -> str:
+def _output(spec: OutputSpec, k: int, results: list[Any], placeholders: list[Node], lowered: bool) -> str:
+    if lowered:
+        return _argument(results[k])
     if spec.kind is OutputKind.INPUT_ALIAS:
         return _chain(placeholders[spec.source].name, spec.steps)
     if spec.kind is OutputKind.GROUP_ALIAS:

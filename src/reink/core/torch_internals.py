@@ -6,6 +6,7 @@ fails by naming the broken assumption.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -63,6 +64,7 @@ __all__ = [
     "print_by_name",
     "pytree",
     "refresh_values",
+    "rename_placeholder",
     "set_stack_trace",
     "stock_backend",
     "storage_key",
@@ -147,6 +149,12 @@ def append_node(
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node
+
+
+def rename_placeholder(node: torch.fx.Node, name: str) -> None:
+    """Give an input of a graph another name, made unique."""
+    node._rename(re.sub(r"\W", "_", name))
+    node.target = node.name
 
 
 def _next_name(namespace: Any, hint: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,7 +15,7 @@ import torch
 import torch.fx
 from torch.overrides import TorchFunctionMode
 
-from reink.core.boundary import AliasPattern, fake_inputs, pack, unpack
+from reink.core.boundary import AliasPattern, fake_inputs, members_of, pack, unpack
 from reink.core.program import Form, Program
 from reink.core.torch_internals import (
     DataDependentOutputException,
@@ -25,7 +27,9 @@ from reink.core.torch_internals import (
     detect_fake_mode,
     is_wrapper_subclass,
     pytree,
+    rename_placeholder,
     set_stack_trace,
+    storage_key,
     trace,
 )
 from reink.errors import ReinkError
@@ -38,7 +42,7 @@ _LIBRARY_PARTS = ("/site-packages/torch/", "/reink/passes/", "/reink/core/", "/r
 class Source:
     """What can be traced: a flat function over `inputs`, and how to flatten a call and rebuild its result.
 
-    `names` are the inputs as the user calls them. `extra` are tensors that the program holds (parameters
+    `names` are the inputs as the user calls them. `held` gives the tensors that the program holds now (parameters
     and buffers of a module), which come after the arguments.
     """
 
@@ -46,7 +50,7 @@ class Source:
     inputs: list[Any]
     names: list[str]
     in_spec: Any
-    extra: list[Tensor]
+    held: Callable[[], list[Tensor]]
     label: str
 
 
@@ -57,7 +61,7 @@ def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
     if not isinstance(args, (tuple, list)):
         raise _not_a_program(f"args has to be a tuple of example arguments, not a {type(args).__name__}")
     leaves, in_spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
-    named = list(fn.named_parameters()) + list(fn.named_buffers()) if isinstance(fn, torch.nn.Module) else []
+    named = _held_by(fn)
     extra = [t for _, t in named]
     if not any(isinstance(v, Tensor) for v in (*leaves, *extra)):
         raise _not_a_program("none of the example arguments is a tensor")
@@ -70,13 +74,31 @@ def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
         state = {name: value for (name, _), value in zip(named, values[len(leaves) :], strict=True)}
         return torch.func.functional_call(fn, state, call_args, call_kwargs)
 
-    names = _argument_names(leaves, in_spec) + [n.replace(".", "_") for n, _ in named]
-    return Source(flat, [*leaves, *extra], names, in_spec, extra, label)
+    names = _argument_names(fn, leaves, in_spec) + [n.replace(".", "_") for n, _ in named]
+    return Source(flat, [*leaves, *extra], names, in_spec, lambda: [t for _, t in _held_by(fn)], label)
 
 
-def _argument_names(leaves: list[Any], in_spec: Any) -> list[str]:
-    paths = [p for p, _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, in_spec))[0]]
-    return ["arg" + "_".join(str(getattr(k, "idx", getattr(k, "key", k))) for k in p[1:]) for p in paths]
+def _held_by(fn: Any) -> list[tuple[str, Tensor]]:
+    if not isinstance(fn, torch.nn.Module):
+        return []
+    return [*fn.named_parameters(), *fn.named_buffers()]
+
+
+def _argument_names(fn: Any, leaves: list[Any], in_spec: Any) -> list[str]:
+    """What the user calls each flat input: the parameter, and the way into it when it is nested."""
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+        parameters = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        parameters = []
+    names = []
+    for (kind, *path), _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, in_spec))[0]:
+        keys = [str(getattr(k, "idx", getattr(k, "key", k))) for k in path]
+        if getattr(kind, "idx", 1) == 0:
+            position = int(keys[0])
+            keys[0] = parameters[position] if position < len(parameters) else f"arg{position}"
+        names.append("_".join(keys))
+    return names
 
 
 def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: bool = False) -> Program:
@@ -99,6 +121,7 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
         return tuple(leaves)
 
     program = _trace(flat, fakes, source.label)
+    _name_inputs(program, source.names, pattern)
     program.out_spec = specs[-1]
     return program
 
@@ -120,7 +143,48 @@ def capture_graph(module: torch.fx.GraphModule, inputs: Sequence[Any], pattern: 
             result = torch.fx.Interpreter(module).run(*unpack(values, pattern, count))
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
-    return _trace(flat, fakes, "graph")
+    program = _trace(flat, fakes, "graph")
+    placeholders = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
+    _name_inputs(program, [_dynamo_name(n) for n in placeholders], pattern)
+    return program
+
+
+def _dynamo_name(name: str) -> str:
+    """``cache`` for Dynamo's ``L_cache_`` and ``L_self_modules_cache_``."""
+    short = re.sub(r"^l_(self_)?(modules_|parameters_|buffers_)*", "", name.lower() if name.startswith("L_") else name)
+    return short.strip("_") or name
+
+
+def _name_inputs(program: Program, names: Sequence[str], pattern: AliasPattern) -> None:
+    """Call the inputs of the graph as the user does; flat bases of inputs that share memory are bases."""
+    inside = members_of(pattern)
+    shown = [n for k, n in enumerate(names) if k not in inside] + ["base"] * len(pattern)
+    for node, name in zip(program.placeholders(), shown, strict=True):
+        rename_placeholder(node, name)
+
+
+def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[Tensor]]:
+    """The graph with the tensors that it holds (parameters, optimizer state) as further inputs, and those tensors.
+
+    The program may write them, and the caller sees it: they are inputs in all but name.
+    """
+    held = [n for n in module.graph.nodes if n.op == "get_attr" and isinstance(_attribute(module, n), Tensor)]
+    if not held:
+        return module, []
+    graph, copied = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in (*(n for n in module.graph.nodes if n.op == "placeholder"), *held):
+        copied[node] = graph.placeholder(node.name)
+        copied[node].meta = dict(node.meta)
+    returned = graph.graph_copy(module.graph, copied)
+    graph.output(returned)
+    return torch.fx.GraphModule(module, graph), [_attribute(module, n) for n in held]
+
+
+def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    found: Any = module
+    for name in str(node.target).split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def pack_fakes(fakes: list[Any], pattern: AliasPattern, mode: FakeTensorMode) -> list[Any]:
@@ -174,6 +238,14 @@ def _refusal(error: Exception, label: str) -> ReinkError | None:
             where=where,
             why=f"while tracing, tensors have shapes but no values ({text})",
             do="use torch.where or torch.cond, or compute the value outside the program",
+        )
+    if isinstance(error, SyntaxError):
+        return ReinkError(
+            "not-a-tensor-program",
+            f"cannot capture {label}: an operator takes an argument that is named like a word of Python",
+            where=where,
+            why=f"the traced graph cannot be written as Python ({text})",
+            do="use another form of the operator, such as a new tensor and copy_",
         )
     if isinstance(error, UnsupportedOperatorException) or "fake impl" in str(error) or "Meta' backend" in str(error):
         return ReinkError(
@@ -244,11 +316,19 @@ class _IndexedWrites(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__setitem__ and isinstance(args[1], Tensor) and _is_position(args[1]):
-            target, position, value = args
-            if not isinstance(value, Tensor):
-                value = torch.full((), value, dtype=target.dtype, device=target.device)
-            return target.index_put_((position,), value.to(target.dtype))
+            return _write_row(*args)
         return func(*args, **(kwargs or {}))
+
+
+def _write_row(target: Tensor, position: Tensor, value: Any) -> Tensor:
+    """``target[position] = value`` by index, with what ``copy_`` would allow of `value`."""
+    if not isinstance(value, Tensor):
+        value = torch.full((), value, dtype=target.dtype, device=target.device)
+    while value.dim() > max(target.dim() - 1, 0) and value.shape[0] == 1:
+        value = value[0]
+    if storage_key(value) == storage_key(target):
+        value = value.clone()
+    return target.index_put_((position.to(torch.int64),), value.to(target.dtype))
 
 
 def _is_position(index: Tensor) -> bool:

@@ -208,7 +208,18 @@ class _Reinplacer:
         if write.clash and home is base and update is not None:
             self.state.save(step, [(node.args[1], update)], write.choice)  # type: ignore[list-item]
         step.place = window if home is base else _window(home, node)
+        self._count_lost_twin(node.args[1], window, write.choice)
         self._carry_out(step, node, home)
+
+    def _count_lost_twin(self, update: Any, window: Place, choice: Choice) -> None:
+        """An in-place operator that ran out of place costs a copy here that the user did not write."""
+        asked = update.meta.get("reink_write") if isinstance(update, Node) else None
+        if asked is None or asked == "aten.copy_.default":
+            return
+        count = window.byte_count()
+        choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
+        choice.outcome = choice.outcome if choice.outcome != "in place" else "copied back"
+        choice.reason = choice.reason or f"{asked} could not run in place"
 
     def _carry_out(self, step: Step, node: Node, place: Place) -> None:
         self.steps.append(step)
