@@ -162,7 +162,7 @@ def _require(verdict: Verdict, step: str) -> None:
 def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:
     """One of the user's passes on the pure graph, and a check of what it left."""
     name = getattr(user_pass, "__name__", type(user_pass).__name__)
-    before = [_shape(r) for r in functional.results()]
+    before = [_value(r) for r in functional.results()]
     try:
         user_pass(functional.graph)
         functional.graph.lint()
@@ -171,20 +171,28 @@ def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:
         raise
     except Exception as error:
         raise _pass_failed(name, f"{type(error).__name__}: {error}") from error
-    after = [_shape(r) for r in functional.results()]
+    after = [_value(r) for r in functional.results()]
     if len(before) != len(after):
         raise _pass_failed(name, f"it changed the number of results from {len(before)} to {len(after)}")
     for k, (old, new) in enumerate(zip(before, after, strict=True)):
-        if old != new:
-            raise _pass_failed(name, f"it changed result {k} from {old} to {new}")
+        if not _alike(old, new):
+            raise _pass_failed(name, f"it changed result {k} from {type_text(old)} to {type_text(new)}")
     verdict = check_form(functional)
     if not verdict.ok:
         raise _pass_failed(name, "; ".join(verdict.details))
 
 
-def _shape(result: Any) -> str:
-    """Type and size of a result, as text; nothing for what is no tensor."""
-    return type_text(result.meta.get("val")) if isinstance(result, Node) else ""
+def _value(result: Any) -> Any:
+    return result.meta.get("val") if isinstance(result, Node) else None
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Whether two results have one dtype and, as far as sizes are plain numbers, one size."""
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return True
+    sizes = zip(old.size(), new.size(), strict=False)
+    static = all(a == b for a, b in sizes if type(a) is int and type(b) is int)
+    return old.dtype == new.dtype and old.dim() == new.dim() and static
 
 
 def _pass_failed(name: str, why: str) -> ReinkError:

@@ -69,10 +69,12 @@ class WriteBacks:
             return None
         facts = facts_of(user.target)
         if facts.window and user.args[1] is update:
-            base: Place | None = self._expected(user.args[0], passed)  # type: ignore[arg-type]
+            coming: list[Node] = []
+            base: Place | None = self._expected(user.args[0], coming)  # type: ignore[arg-type]
             if base is None or base.buffer is not at.buffer or scatter_window(base, user) is not at:
                 return None
             found.exempt.add(user)
+            passed.extend(coming)
             return base
         if user.target is aten.copy.default and user.args[1] is update:
             carries = self._places.get(user.args[0]) is at  # type: ignore[arg-type]
