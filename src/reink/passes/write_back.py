@@ -60,6 +60,8 @@ class WriteBacks:
                 onward = self._carried(user, current, at, found, passed)
                 if onward is not None:
                     stack.append((user, onward))
+        # a base that has taken the value in already shows it to every reader
+        passed = [p for p in passed if p not in found.exempt]
         found.exempt.update(passed)
         return found if all(self._is_only_carried(p, found.exempt) for p in passed) else WriteBack()
 
