@@ -21,7 +21,7 @@ from reink.core.torch_internals import (
 )
 from reink.errors import ReinkError
 from reink.options import Options
-from reink.passes.capture import capture_graph, lift_attributes
+from reink.passes.capture import capture_graph, lift_attributes, refuse_subclasses
 from reink.pipeline import Compiled, begin, without_collection
 
 Tensor = torch.Tensor
@@ -108,14 +108,7 @@ def _name(module: torch.fx.GraphModule) -> str:
 
 
 def _refuse_what_stock_does(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-    for value in inputs:
-        if isinstance(value, Tensor) and is_wrapper_subclass(value):
-            raise ReinkError(
-                "tensor-subclass",
-                f"cannot compile: an input is a {type(value).__name__}",
-                why="memory below a wrapper tensor is not visible to the alias analysis",
-                do="pass the plain tensors that it wraps",
-            )
+    refuse_subclasses(inputs)
     tracks = torch.is_grad_enabled() or _turns_gradients_on(module)
     tensors = [*inputs, *module.parameters()]
     if tracks and any(isinstance(t, Tensor) and t.requires_grad for t in tensors):

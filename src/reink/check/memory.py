@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometries, Geometry, concrete
-from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.opinfo import Kind, OpFacts, facts_of, positional
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -273,11 +273,7 @@ def _view_of(value: Node) -> ViewOf | None:
 
 def numbers(node: Node, start: int = 1) -> tuple[Any, ...]:
     """The arguments of a functional node from `start` on as numbers, keyword ones in their place."""
-    args = list(node.args[start:])
-    if node.kwargs:
-        parameters = facts_at(node.target).parameters
-        last = max(p.position for p in parameters if p.name in node.kwargs)
-        args += [node.kwargs.get(p.name, p.default) for p in parameters[len(node.args) : last + 1]]
+    args = positional(facts_at(node.target), node, start) if node.kwargs else node.args[start:]
     return tuple([a if type(a) is int else number(a) for a in args])
 
 

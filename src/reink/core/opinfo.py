@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+import torch.fx
 
 from reink.core.torch_internals import HigherOrderOperator, OpOverload, has_registered_effect, operator_named
 
@@ -313,6 +314,16 @@ def _overload_like(op: OpOverload, packet_name: str, *, written: bool) -> OpOver
         if writes == ([0] if written else []) and len(candidate._schema.returns) == 1:
             return candidate  # type: ignore[no-any-return]
     return None
+
+
+def positional(facts: OpFacts, node: torch.fx.Node, start: int) -> tuple[Any, ...]:
+    """The arguments of a call from number `start` on, keyword ones in their place with the defaults between them."""
+    args, kwargs = node.args[start:], node.kwargs
+    if not kwargs:
+        return args
+    last = max(p.position for p in facts.parameters if p.name in kwargs)
+    missing = facts.parameters[len(node.args) : last + 1]
+    return (*args, *(kwargs.get(p.name, p.default) for p in missing))
 
 
 def hidden_writes(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from reink.core.aliasing import Place, layout_of, view_value
-from reink.core.opinfo import facts_of
+from reink.core.opinfo import facts_of, positional
 from reink.core.program import BaseView, ViewStep
 
 Node = torch.fx.Node
@@ -20,12 +20,8 @@ def scatter_window(base: Place, node: Node) -> Place:
     found = base.windows.get(node)
     if found is not None:
         return found
-    facts, args = facts_of(node.target), node.args[2:]
-    if node.kwargs:
-        last = max(p.position for p in facts.parameters if p.name in node.kwargs)
-        missing = facts.parameters[len(node.args) : last + 1]
-        args = (*args, *(node.kwargs.get(p.name, p.default) for p in missing))
-    place = base.windows[node] = window(base, ViewStep(facts.window, args))
+    facts = facts_of(node.target)
+    place = base.windows[node] = window(base, ViewStep(facts.window, positional(facts, node, 2)))
     known = node.meta.get("reink_window")
     if known is not None:
         place.suggest_value(known)

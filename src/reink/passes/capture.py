@@ -103,7 +103,7 @@ def _argument_names(fn: Any, leaves: list[Any], in_spec: Any) -> list[str]:
 
 def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: bool = False) -> Program:
     """Trace `source` for inputs that share memory as `pattern` says; sizes are symbolic when `dynamic`."""
-    _refuse_subclasses(source.inputs)
+    refuse_subclasses(source.inputs)
     environment = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True, allow_fallback_kernels=False)
     packed = pack(source.inputs, pattern)
@@ -287,7 +287,8 @@ def _not_a_program(why: str) -> ReinkError:
     )
 
 
-def _refuse_subclasses(inputs: Sequence[Any]) -> None:
+def refuse_subclasses(inputs: Sequence[Any]) -> None:
+    """Refuse inputs that are wrappers around other tensors."""
     for value in inputs:
         if isinstance(value, Tensor) and is_wrapper_subclass(value):
             raise ReinkError(

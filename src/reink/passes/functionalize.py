@@ -17,7 +17,7 @@ import torch.fx
 from reink.core.aliasing import Buffer, Place, SymbolFacts, layout_of, may_overlap
 from reink.core.emitting import GraphEmitter, TwinLayouts
 from reink.core.ledger import Ledger, Record, ignore
-from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.opinfo import Kind, OpFacts, facts_of, positional
 from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep
 from reink.core.torch_internals import detect_fake_mode, graph_module
 from reink.core.values import Pending, Values
@@ -174,20 +174,10 @@ class _Functionalizer:
         if facts.name == "aten.as_strided.default":
             self.values[node] = self._strided(node, parent)
             return
-        args = self._positional(node, facts)
+        args = positional(facts, node, 1)
         step = ViewStep(facts.name, self.values.read(args))
         parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
         self.values[node] = self._shortened(parent.child(step, parent_value, value))
-
-    def _positional(self, node: Node, facts: OpFacts) -> tuple[Any, ...]:
-        """The arguments after the tensor, keyword ones put in their place with the defaults between them."""
-        if not node.kwargs:
-            return tuple(node.args[1:])
-        values = list(node.args[1:])
-        last = max(p.position for p in facts.parameters if p.name in node.kwargs)
-        for parameter in facts.parameters[len(node.args) : last + 1]:
-            values.append(node.kwargs.get(parameter.name, parameter.default))
-        return tuple(values)
 
     def _shortened(self, place: Place) -> Place:
         if place.depth <= LONGEST_CHAIN:
@@ -216,7 +206,7 @@ class _Functionalizer:
     def _strided(self, node: Node, parent: Place) -> Place:
         """`as_strided`, made relative: an explicit offset counts from the start of the whole storage."""
         facts = facts_of(node.target)
-        args, value = self._positional(node, facts), node.meta["val"]
+        args, value = positional(facts, node, 1), node.meta["val"]
         parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
         probe = Place(parent.buffer, *layout_of(value)[:2], 0, value.dtype, parent.bits, None, None)
         moved = layout_of(value)[2] * value.element_size() - layout_of(parent_value)[2] * parent_value.element_size()
@@ -238,7 +228,7 @@ class _Functionalizer:
         parent, values = self.values[node.args[0]], node.meta["val"]  # type: ignore[index]
         if type(parent) is not Place:
             raise unknown_alias(node, facts)
-        args = [parent, *self.values.read(self._positional(node, facts))]
+        args = [parent, *self.values.read(positional(facts, node, 1))]
         steps = list_view_steps(facts.name, args, len(values), parent.size, self._number)
         if steps is None:
             raise unknown_alias(node, facts)

@@ -12,7 +12,7 @@ import torch.fx
 
 from reink.core.aliasing import Place
 from reink.core.calls import CALLS, written_arguments
-from reink.core.opinfo import WAITS, Kind, OpFacts, facts_of
+from reink.core.opinfo import WAITS, Kind, OpFacts, facts_of, positional
 from reink.core.placement_rules import scatter_window
 from reink.core.program import Program, ViewStep
 from reink.core.views import is_whole
@@ -129,11 +129,7 @@ def _only_sizes(view: Node, operand: Node) -> bool:
 
 def view_place(parent: Place, node: Node, facts: OpFacts) -> Place:
     """The place of a view node when its operand lives in `parent`."""
-    args = list(node.args[1:])
-    if node.kwargs:
-        last = max(p.position for p in facts.parameters if p.name in node.kwargs)
-        args += [node.kwargs.get(p.name, p.default) for p in facts.parameters[len(node.args) : last + 1]]
-    step = ViewStep(facts.name, tuple(args))
+    step = ViewStep(facts.name, positional(facts, node, 1))
     return parent.child(step, node.args[0].meta["val"], node.meta["val"])  # type: ignore[union-attr]
 
 
