@@ -120,6 +120,7 @@ class Place:
 
     __slots__ = (
         "_box",
+        "_hull",
         "_region",
         "_value",
         "bits",
@@ -155,6 +156,7 @@ class Place:
         self.windows: dict[torch.fx.Node, Place] = {}
         self._box: Any = False
         self._value: Any = None
+        self._hull: tuple[int, int] | bool | None = False
 
     def __repr__(self) -> str:
         return f"Place({self.buffer.name} {list(self.size)} {list(self.stride)} +{self.offset} {self.dtype})"
@@ -239,10 +241,11 @@ class Place:
 
     def hull(self) -> tuple[int, int] | None:
         """First and one-past-last byte, or None when symbolic."""
-        if self.is_symbolic():
-            return None
-        start = self.offset
-        return start, start + self.extent.reach * self.dtype.itemsize
+        if self._hull is False:
+            start, extent = self.offset, self.extent
+            symbolic = type(start) is not int or extent.symbolic
+            self._hull = None if symbolic else (start, start + extent.reach * self.dtype.itemsize)
+        return self._hull  # type: ignore[return-value]
 
     def byte_count(self) -> int | None:
         """Distinct bytes addressed, or None when symbolic."""

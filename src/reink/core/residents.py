@@ -40,14 +40,15 @@ class Residents:
             return
         self._values[place] = [value]
         recent = self._recent.setdefault(place.buffer, [])
-        recent.append(place)
+        if place not in recent:
+            recent.append(place)
         if len(recent) > RECENT:
             self._recent[place.buffer] = self._settle(place.buffer, recent)
 
     def _settle(self, buffer: Buffer, recent: list[Place]) -> list[Place]:
         """Move the living places of `recent` to the index; those without a static span stay."""
         staying: list[Place] = []
-        for place in dict.fromkeys(recent):
+        for place in recent:
             if not self._alive(place):
                 continue
             hull = place.hull()
@@ -66,7 +67,7 @@ class Residents:
     def hit_by(self, place: Place) -> list[tuple[Node, Place]]:
         """Live values that a write into `place` may destroy, with where they live."""
         found: list[tuple[Node, Place]] = []
-        for other in dict.fromkeys(self._recent.get(place.buffer, ())):
+        for other in self._recent.get(place.buffer, ()):
             if other in self._values and may_overlap(place, other):
                 found.extend((v, other) for v in self._alive(other))
         index = self._indexes.get(place.buffer)
@@ -88,7 +89,8 @@ class Residents:
         if not values:
             self._values.pop(place, None)
             return []
-        alive = [v for v in values if self.is_live(v)]
+        pending = self.pending
+        alive = [v for v in values if pending.get(v, 0) > 0]
         if alive:
             self._values[place] = alive
         else:

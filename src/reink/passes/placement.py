@@ -120,7 +120,8 @@ class Placement:
 
     def readers(self, value: Node, chain: WriteBack) -> list[Node]:
         """Nodes that still read `value`, the output node last."""
-        waiting = [u for u in value.users if u not in self.done and not looks_at_shape(u)]
+        done = self.done
+        waiting = [u for u in value.users if u not in done and not looks_at_shape(u)]
         readers = [u for u in waiting if u not in chain.exempt]
         if self.pending[value] > len(waiting):
             readers.append(self._output)

@@ -84,6 +84,8 @@ def refuse_unwritable(node: Node, facts: OpFacts, dest: Any, *, by_call: bool = 
 def refuse_hidden_alias(node: Node, facts: OpFacts) -> None:
     """Refuse a result that is memory of an argument although the schema says it is not."""
     value = node.meta.get("val")
+    if value is None:
+        return
     results = value if isinstance(value, (list, tuple)) else (value,)
     declared = facts.result_aliases if len(facts.result_aliases) == len(results) else (-1,) * len(results)
     fresh = [r for r, a in zip(results, declared, strict=True) if a < 0 and isinstance(r, Tensor)]
