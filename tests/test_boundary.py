@@ -1,0 +1,157 @@
+"""What the memory of the caller demands: bases with gaps, version counters, other inputs, other storages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.fx
+from support.judge import compare
+from support.library import compiled, piped
+from test_passes import drop_clones
+from torch import Tensor
+
+import reink
+from reink.core.boundary import alias_pattern, members_of
+from reink.errors import ReinkError
+
+aten = torch.ops.aten
+
+
+def _three(x: Tensor, y: Tensor, z: Tensor) -> None:
+    x.add_(1)
+    y.mul_(2)
+    z.add_(5)
+
+
+def _in_a_gap() -> tuple[Tensor, Tensor, Tensor]:
+    """The first two are one tensor; the third lies between its elements."""
+    s = torch.zeros(6)
+    return s[0:6:2], s[0:6:2], s[1:2]
+
+
+def _copy_the_base(graph: torch.fx.Graph) -> None:
+    """Makes the new base in other memory, so that it has to be copied back."""
+    for node in list(graph.nodes):
+        if node.target is aten.as_strided_scatter.default:
+            with graph.inserting_after(node):
+                copied = graph.call_function(aten.clone.default, (node,))
+            node.replace_all_uses_with(copied, lambda user, new=copied: user is not new)
+
+
+def test_a_base_takes_in_the_inputs_in_its_gaps() -> None:
+    assert members_of(alias_pattern(_in_a_gap(), (0, 1, 2))) == {0, 1, 2}
+    apart = torch.zeros(6)
+    assert alias_pattern((apart[0::2], apart[1::2]), (0, 1)) == ()
+
+
+@pytest.mark.parametrize("passes", [(), (_copy_the_base,)], ids=["in place", "copied back"])
+def test_a_write_in_the_gap_of_another_base_is_kept(passes: tuple[Callable[..., None], ...]) -> None:
+    with torch.no_grad():
+        compare(_three, _in_a_gap, lambda fn: compiled(fn, passes=passes))
+        compare(_three, _in_a_gap, lambda fn: reink.functionalize(fn, _in_a_gap()))
+
+
+def test_a_fresh_output_stays_fresh_when_a_pass_drops_its_clone() -> None:
+    fast = piped(lambda x: x.clone(), (torch.zeros(6)[::2],), passes=(drop_clones,))
+    compare(lambda x: x.clone(), lambda: (torch.zeros(6)[::2],), lambda _: fast)
+    assert not fast.compiled.fallback  # type: ignore[attr-defined]
+
+
+def test_autograd_hears_of_writes_through_a_base() -> None:
+    weight = torch.ones(8, requires_grad=True)
+    grown = weight.exp()
+    loss = grown.sum()
+    fast = compiled(lambda x, y: (x.add_(1), y.mul_(2))[1].sum())
+    with torch.no_grad():
+        fast(grown[:6], grown[2:])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_memory_shared_across_storages_runs_as_written() -> None:
+    def shared() -> tuple[Tensor, Tensor]:
+        array = np.zeros(8, np.float32)
+        return torch.from_numpy(array[0:4]), torch.from_numpy(array[2:6])
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        total: Tensor = y.mul_(2).sum()
+        return total
+
+    fast, (a, b), (c, d) = compiled(step), shared(), shared()
+    assert torch.equal(fast(a, b), step(c, d))
+    assert torch.equal(a, c)
+    assert torch.equal(b, d)
+
+
+def _scaled(x: Tensor, k: Any) -> Tensor:
+    x.add_(k)
+    return x * k
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((torch.zeros(3), 5), id="other number"),
+        pytest.param((torch.zeros(6), 2), id="other size"),
+        pytest.param((torch.zeros(6)[::2], 2), id="other strides"),
+        pytest.param((torch.zeros(3, dtype=torch.int32), 2), id="other dtype"),
+        pytest.param((torch.zeros(3), torch.tensor(2)), id="a tensor for a number"),
+        pytest.param((torch.zeros(3),), id="fewer"),
+    ],
+)
+def test_other_inputs_are_refused(args: tuple[Any, ...]) -> None:
+    pure = reink.functionalize(_scaled, (torch.zeros(3), 2))
+    with pytest.raises(ReinkError) as caught:
+        pure(*args)
+    assert caught.value.code == "other-inputs"
+    assert caught.value.why
+
+
+_CLOSED_OVER = torch.zeros(4)
+
+
+def test_an_argument_that_is_memory_of_a_constant_is_refused() -> None:
+    pure = reink.functionalize(lambda x: (x.add_(1), _CLOSED_OVER * 1)[1], (torch.zeros(4),))
+    with pytest.raises(ReinkError) as caught:
+        pure(_CLOSED_OVER[:])
+    assert caught.value.code == "mutated-constant"
+
+
+def _changes_dtype(graph: torch.fx.Graph) -> None:
+    output = next(n for n in graph.nodes if n.op == "output")
+    first = output.args[0][0]
+    with graph.inserting_before(output):
+        other = graph.call_function(aten._to_copy.default, (first,), {"dtype": torch.float64})
+    output.args = ((other, *output.args[0][1:]),)
+
+
+def _writes_through_python(graph: torch.fx.Graph) -> None:
+    next(n for n in graph.nodes if n.target is aten.mul.Tensor).target = torch.Tensor.mul_
+
+
+@pytest.mark.parametrize("bad", [_changes_dtype, _writes_through_python])
+def test_a_pass_that_changes_results_or_writes_is_refused(bad: Callable[[torch.fx.Graph], None]) -> None:
+    with pytest.raises(ReinkError) as caught:
+        piped(lambda x: (x.add_(1) * 2, x.sum()), (torch.zeros(3),), passes=(bad,))
+    assert caught.value.code == "pass-failed"
+
+
+def _row_of_itself(x: Tensor, at: Tensor) -> Tensor:
+    x[at] = x[1]
+    return x
+
+
+def _row_with_leading_ones(x: Tensor, at: Tensor) -> Tensor:
+    x[at] = torch.ones(1, 1, 4)
+    return x
+
+
+@pytest.mark.parametrize("fn", [_row_of_itself, _row_with_leading_ones])
+def test_a_row_is_written_at_a_position_that_is_a_tensor(fn: Callable[..., Tensor]) -> None:
+    with torch.no_grad():
+        compare(fn, lambda: (torch.arange(16.0).view(4, 4), torch.tensor(2)), compiled)
