@@ -90,7 +90,8 @@ def test_memory_shared_across_storages_runs_as_written() -> None:
 
 def _scaled(x: Tensor, k: Any) -> Tensor:
     x.add_(k)
-    return x * k
+    product: Tensor = x * k
+    return product
 
 
 @pytest.mark.parametrize(
