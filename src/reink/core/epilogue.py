@@ -54,13 +54,14 @@ def _detach_sources(graph: torch.fx.Graph, results: list[Any], signature: Any, p
         value = results[k]
         if not isinstance(value, Node) or _root(value) not in placeholders:
             continue
-        copied = append_node(graph, aten.clone.default, (value,))
-        copied.meta["val"] = value.meta.get("val")
         if like is not None and all(type(n) is int for n in (*like.size(), *like.stride())):
             strided = (value, list(like.size()), list(like.stride()))
             empty = append_node(graph, aten.new_empty_strided.default, strided)
             copied = append_node(graph, aten.copy.default, (empty, value))
             copied.meta["val"] = like
+        else:
+            copied = append_node(graph, aten.clone.default, (value,))
+            copied.meta["val"] = value.meta.get("val")
         results[k] = copied
 
 

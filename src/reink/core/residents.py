@@ -26,10 +26,6 @@ class Residents:
         self._recent: dict[Buffer, list[Place]] = {}
         self._values: dict[Place, list[Node]] = {}
 
-    def is_live(self, value: Node) -> bool:
-        """Whether a read of `value` is still to come."""
-        return self.pending.get(value, 0) > 0
-
     def add(self, value: Node, place: Place) -> None:
         """`value` now lives in `place`."""
         if self.pending.get(value, 0) <= 0:
