@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from support.judge import GradMode, MakeArguments
+from support.judge import MakeArguments
 from torch import Tensor
+
+from reink.judge import GradMode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -23,6 +23,7 @@ NESTING = 4
 BELOW_PASSES = {"errors", "report", "core"}
 BELOW_BACKENDS = BELOW_PASSES | {"passes", "check", "options", "pipeline"}
 BELOW_CLI = BELOW_BACKENDS | {"backends", "show"}
+BELOW_TRUST = BELOW_CLI | {"api", "judge"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "report": {"errors"},
@@ -32,10 +33,13 @@ LAYERS: dict[str, set[str]] = {
     "options": {"errors"},
     "pipeline": BELOW_BACKENDS,
     "backends": BELOW_BACKENDS | {"backends"},
+    "judge": BELOW_PASSES,
     "show": {"errors", "report", "show"},
     "api": BELOW_CLI,
-    "reink": BELOW_CLI | {"api"},
-    "cli": BELOW_CLI | {"api", "reink", "cli"},
+    "verify": BELOW_TRUST | {"verify"},
+    "fuzz": BELOW_TRUST | {"fuzz"},
+    "reink": BELOW_TRUST | {"verify"},
+    "cli": BELOW_TRUST | {"verify", "fuzz", "reink", "cli"},
 }
 
 # No pass imports a pass. These files are parts of one, split off for size.
