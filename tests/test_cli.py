@@ -142,19 +142,19 @@ def test_explain_prints_the_report(folder: Path, explained: object) -> None:
 
 
 def test_explain_takes_a_module(folder: Path, explained: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "reink_test_module.py").write_text(PROGRAMS)
-    result = invoke("explain", "reink_test_module:plain")
-    monkeypatch.delitem(sys.modules, "reink_test_module")
+    (folder / "reink_fuzz_module.py").write_text(PROGRAMS)
+    result = invoke("explain", "reink_fuzz_module:plain")
+    monkeypatch.delitem(sys.modules, "reink_fuzz_module")
     assert result.exit_code == 0, result.output
 
 
 def test_a_file_finds_its_neighbours(folder: Path, explained: object, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = folder / "inner"
     inner.mkdir()
-    (inner / "reink_test_neighbour.py").write_text(PROGRAMS)
-    (inner / "main.py").write_text("from reink_test_neighbour import plain\n")
+    (inner / "reink_fuzz_neighbour.py").write_text(PROGRAMS)
+    (inner / "main.py").write_text("from reink_fuzz_neighbour import plain\n")
     result = invoke("explain", "inner/main.py:plain")
-    monkeypatch.delitem(sys.modules, "reink_test_neighbour")
+    monkeypatch.delitem(sys.modules, "reink_fuzz_neighbour")
     assert result.exit_code == 0, result.output
 
 

@@ -23,7 +23,7 @@ from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
 from reink.passes.reinplace import reinplace
 
-ops = torch.ops.reink_test
+ops = torch.ops.reink_fuzz
 
 
 def running(x: Tensor) -> Tensor:

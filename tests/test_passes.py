@@ -12,9 +12,9 @@ from corpus import PROGRAMS
 from corpus.registry import Program
 from support.judge import compare
 from support.library import LONG, compiled, piped, refusal
-from support.shuffle import shuffle_pass
 
 from reink.errors import ReinkError
+from reink.fuzz.shuffle import shuffle_pass
 
 aten = torch.ops.aten
 Graph = torch.fx.Graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,29 +214,53 @@ def functionalize(
     return Functionalized(source, apart, pattern, keep_input_mutations, build)
 
 
+class CompiledFunction:
+    """One callable through the whole pipeline without Dynamo, for arguments like the example's.
+
+    Called, it behaves like the original. `compiled` holds every step, and `run` takes another program in its place.
+    """
+
+    def __init__(self, source: Source, apart: Compiled, compiled: Compiled, pattern: AliasPattern) -> None:
+        self._source, self._pattern, self.compiled = source, pattern, compiled
+        self._identical = identical_results(apart.functional.signature)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(self.compiled.runs, args)
+
+    def run(self, program: Program, args: Sequence[Any]) -> Any:
+        """Run `program`, which takes the same inputs, on `args`."""
+        leaves = [*pytree.tree_leaves((tuple(args), {})), *self._source.held()]
+        return run_flat(program, leaves, self._pattern, self._identical)
+
+
 def compile_function(
-    fn: Any, args: Sequence[Any], options: Options | dict[str, Any] | None = None
-) -> Callable[..., Any]:
-    """The whole pipeline on one callable without Dynamo: a function that behaves like `fn` on such arguments."""
+    fn: Any,
+    args: Sequence[Any],
+    options: Options | dict[str, Any] | None = None,
+    *,
+    dynamic: bool = False,
+    dice: random.Random | None = None,
+) -> CompiledFunction:
+    """The whole pipeline on one callable without Dynamo: a function that behaves like `fn` on such arguments.
+
+    `dynamic` makes all sizes symbolic; `dice` takes the decisions of reinplace by chance, for tests.
+    """
     source = source_of_callable(fn, args)
     chosen = options if isinstance(options, Options) else Options.of(options)
-    apart, final, pattern = _compile_source(source, chosen)
-    identical = identical_results(apart.functional.signature)
-
-    def call(*inputs: Any) -> Any:
-        return run_flat(final.runs, [*pytree.tree_leaves((inputs, {})), *source.held()], pattern, identical)
-
-    call.compiled = final  # type: ignore[attr-defined]
-    return call
+    return CompiledFunction(source, *_compile_source(source, chosen, dynamic, dice))
 
 
-def _compile_source(source: Source, options: Options) -> tuple[Compiled, Compiled, AliasPattern]:
+def _compile_source(
+    source: Source, options: Options, dynamic: bool = False, dice: random.Random | None = None
+) -> tuple[Compiled, Compiled, AliasPattern]:
     """Begun for inputs that share nothing, compiled for the example inputs, and how those share memory."""
     with without_collection():
-        apart = begin(capture_callable(source), options, source.label)
+        apart = begin(capture_callable(source, dynamic=dynamic), options, source.label)
         pattern = alias_pattern(source.inputs, apart.functional.signature.mutated_inputs)
-        chosen = begin(capture_callable(source, pattern), options, source.label) if pattern else apart
-        complete(chosen)
+        chosen = apart
+        if pattern:
+            chosen = begin(capture_callable(source, pattern, dynamic=dynamic), options, source.label)
+        complete(chosen, dice)
     return apart, chosen, pattern
 
 

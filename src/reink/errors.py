@@ -13,6 +13,7 @@ CODES = MappingProxyType(
         "unknown-option": "an option that reink does not have, or a value that it cannot take",
         "data-dependent-python": "Python control flow depends on the values of a tensor",
         "no-fake-kernel": "an operator has no fake kernel, so its result shapes are unknown",
+        "cannot-trace": "PyTorch raised while the program was traced without values",
         "mutated-constant": "the program writes a tensor that is a constant of the graph",
         "written-self-overlap": "a written tensor has elements that share memory",
         "metadata-mutation": "an operator changes size, strides or storage of a tensor, not its data",

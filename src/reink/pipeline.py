@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,8 +95,8 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
     return compiled
 
 
-def complete(compiled: Compiled) -> None:
-    """The remaining steps.
+def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
+    """The remaining steps. `dice` takes the decisions of reinplace by chance.
 
     Raises ReinkError for a user pass that fails. When the ownership check fails, the captured program itself
     runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
@@ -108,7 +109,7 @@ def complete(compiled: Compiled) -> None:
     for user_pass in options.passes:
         _run_pass(user_pass, functional)
     with _timed(compiled, "reinplace"):
-        plan = reinplace(functional, reorder=bool(options.passes))
+        plan = reinplace(functional, reorder=bool(options.passes), dice=dice)
     with _timed(compiled, "lower"):
         lowered = lower(plan)
     compiled.plan, compiled.lowered = plan, lowered

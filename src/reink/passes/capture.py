@@ -263,7 +263,21 @@ def _refusal(error: Exception, label: str) -> ReinkError | None:
             why=f"eager refuses the write as well ({text})",
             do="write the tensor before it is expanded, or clone() the expanded one",
         )
+    if _raised_by_torch(error):
+        return ReinkError(
+            "cannot-trace",
+            f"cannot capture {label}: PyTorch raised while it was traced",
+            where=where,
+            why=text,
+            do="run it without reink first; if it works there, use another form of the operator in that line",
+        )
     return None
+
+
+def _raised_by_torch(error: BaseException) -> bool:
+    """Whether the error comes out of PyTorch rather than out of the user's own lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_library(frames[-1].filename)
 
 
 def _user_line(error: BaseException) -> str:

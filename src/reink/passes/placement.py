@@ -7,6 +7,7 @@ write, or the write goes to a copy of its base, whichever copies less.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,10 +57,11 @@ class Write:
 class Placement:
     """The state of one walk: where each value lives, what is still to be read, and the decisions about writes.
 
-    `visit` carries out a node of the walk out of turn, for hoisting.
+    `visit` carries out a node of the walk out of turn, for hoisting. With `dice` chance decides instead of cost.
     """
 
-    def __init__(self, program: Program, visit: Callable[[Node], None]) -> None:
+    def __init__(self, program: Program, visit: Callable[[Node], None], dice: random.Random | None = None) -> None:
+        self.dice = dice
         self.places: dict[Node, Any] = {}
         self.done: set[Node] = set()
         self.residents = Residents()
@@ -86,7 +88,7 @@ class Placement:
             choice.reason = _not_ours(base)
             return self._detach(write)
         live = self.conflicts(write.targets, write.chain)
-        if live and self._hoist(write.node, live, write.chain):
+        if live and self._prefers(True) and self._hoist(write.node, live, write.chain):
             choice.outcome, choice.reason = "hoisted", "the reader moved above the write"
             live = self.conflicts(write.targets, write.chain)
         if not live and not write.clash:
@@ -97,10 +99,14 @@ class Placement:
             choice.reason = "another operand of the same call lies where it writes"
             return base if write.whole else self._detach(write)
         roots = self.without_views(live)
-        if _cheaper(self._detach_cost(write), _total([p.byte_count() for _, p in roots]), base):
+        if self._prefers(_cheaper(self._detach_cost(write), _total([p.byte_count() for _, p in roots]), base)):
             return self._detach(write)
         self.save(write.step, roots, choice, live)
         return base
+
+    def _prefers(self, best: bool) -> bool:
+        """The `best` of two decisions, or either of them."""
+        return best if self.dice is None else self.dice.random() < 0.5
 
     def _is_ours(self, base: Place, chain: WriteBack) -> bool:
         """Whether the memory may be written: it is fresh, or this value is a version of the input that it ends in."""

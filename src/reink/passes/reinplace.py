@@ -7,6 +7,7 @@ rewritten here: the result is a `Plan`.
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
@@ -30,21 +31,23 @@ _FRESH = OutputSpec(OutputKind.FRESH)
 _REGENERATED = (OutputKind.INPUT_ALIAS, OutputKind.GROUP_ALIAS)
 
 
-def reinplace(program: Program, *, reorder: bool = False) -> Plan:
+def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | None = None) -> Plan:
     """Decide for every write of a functional `program` whether it goes in place, and what is copied if not.
 
-    `reorder` first restores the order of capture; needed when a pass may have moved nodes.
+    `reorder` first restores the order of capture; needed when a pass may have moved nodes. With `dice` the writes
+    are decided in the order that stands, and among the ways to resolve a conflict chance chooses: any such plan must
+    be right, and only costs more.
     """
     assert program.form is Form.FUNCTIONAL
-    return _Reinplacer(program, reorder).run()
+    return _Reinplacer(program, reorder, dice).run()
 
 
 class _Reinplacer:
-    def __init__(self, program: Program, reorder: bool) -> None:
-        self.program, self.reorder = program, reorder
+    def __init__(self, program: Program, reorder: bool, dice: random.Random | None) -> None:
+        self.program, self.reorder, self.dice = program, reorder, dice
         self.signature = program.signature
         self.results = program.results()
-        self.state = Placement(program, self._visit)
+        self.state = Placement(program, self._visit, dice)
         self.places, self.done, self.pending = self.state.places, self.state.done, self.state.pending
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
@@ -55,7 +58,7 @@ class _Reinplacer:
     def run(self) -> Plan:
         nodes = self._needed_nodes()
         body = [n for n in nodes if n.op == "call_function"]
-        if self.reorder:
+        if self.reorder and self.dice is None:
             body = in_capture_order(body)
         for node in nodes:
             if node.op == "placeholder":

@@ -1,9 +1,8 @@
-"""A user pass that does all the harm a correct pass may do, and a count of the copies in a lowered graph."""
+"""A user pass that does all the harm a correct pass may do: the nodes of the pure graph in a random legal order."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,19 +11,6 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 _ANCHORED = ("placeholder", "get_attr")
-
-_COPYING = frozenset(
-    {
-        "aten::clone",
-        "aten::copy",
-        "aten::copy_",
-        "aten::_to_copy",
-        "aten::slice_scatter",
-        "aten::select_scatter",
-        "aten::diagonal_scatter",
-        "aten::as_strided_scatter",
-    }
-)
 
 
 @dataclass(slots=True)
@@ -85,12 +71,6 @@ def random_order(graph: Graph, rng: random.Random) -> list[Node]:
 def has_effect(node: Node) -> bool:
     """Whether moving `node` past another such node could be seen."""
     return node.is_impure() or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def copies(graph: Graph) -> Counter[str]:
-    """How often each operator that copies a tensor stands in `graph`, by its qualified name."""
-    names = (n.target._schema.name for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload))
-    return Counter(name for name in names if name in _COPYING)
 
 
 def _nested_graphs(graph: Graph) -> Iterator[Graph]:

@@ -1,0 +1,228 @@
+"""Running one random program against eager: through reink's passes alone, or through `torch.compile`.
+
+An `Outcome` says in one word how it went, and for a fault what was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from reink.api import compile_function
+from reink.errors import ReinkError
+from reink.fuzz.draft import REFUSALS
+from reink.fuzz.injection import Tally, inject
+from reink.fuzz.program import FuzzProgram
+from reink.fuzz.shuffle import shuffle_pass
+from reink.judge import GradMode, Observed, differences, observe
+from reink.options import Options
+
+# What a run is compared with eager: reink without Dynamo, or a back end of torch.compile.
+THROUGH_PASSES = "passes"
+BACKENDS = ("reink", "aot_eager", "inductor")
+
+# Answers that are no fault: right, refused with a code, or right for another reason than the proof.
+HARMLESS = frozenset({"ok", "refused"})
+
+# Rounding that generated kernels may differ by; eager's own kernels may not.
+INDUCTOR_TOLERANCE = 1e-4
+
+Program = Callable[..., Any]
+Makers = Sequence[Callable[[], tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program went. `kind` is one of
+
+    - ``ok``; ``refused``, with the code as `cause`;
+    - ``value``, ``layout``, ``aliasing``, ``memory``, ``gradient``, ``structure``, ``state``: the first difference
+      from eager;
+    - ``crash``: an error without a code, its type as `cause`;
+    - ``fallback``: right, but by a program that reink did not re-inplace because a check failed;
+    - ``escaped``: an injected fault shows in a result and no check refused it;
+    - ``died``, ``timeout``: the process that ran it.
+
+    `stock` tells that reink handed a graph to the stock pipeline, which then gave the answer.
+    """
+
+    kind: str
+    cause: str = ""
+    detail: str = ""
+    stock: bool = False
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether somebody has to mend something."""
+        return self.kind not in HARMLESS
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What stays the same while the program is made smaller."""
+        return self.kind, self.cause
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How programs are run. `against` is ``passes`` or a back end; `inject` counts faults for each program."""
+
+    against: str = THROUGH_PASSES
+    inject: int = 0
+
+    @property
+    def gradients(self) -> bool:
+        """Whether programs may track gradients: the passes alone know none."""
+        return self.against != THROUGH_PASSES
+
+
+def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
+    """Run the program plainly and compiled, and compare. Raises nothing."""
+    function, make_inputs = program.functions()
+    mode: GradMode = "grad" if program.gradients else "no_grad"
+    with _poisoned(), _listening() as heard:
+        expected = observe(function, make_inputs(), mode)
+        try:
+            if settings.against == THROUGH_PASSES:
+                outcome = _through_passes(program, function, make_inputs, expected, settings)
+            else:
+                outcome = _through_compile(program, function, make_inputs, expected, settings.against)
+        except Exception as error:  # whatever comes out of a compiler is a finding, not an error of the fuzzer
+            outcome = _failed(error)
+    handed = any("handed to the stock pipeline" in line for line in heard)
+    fallback = next((line for line in heard if "without re-inplacing" in line), "")
+    if outcome.kind == "ok" and fallback:
+        outcome = Outcome("fallback", _shape(fallback.split(":", 1)[-1]), fallback, tally=outcome.tally)
+    return Outcome(outcome.kind, outcome.cause, outcome.detail, handed, outcome.tally)
+
+
+# -- two ways to run ---------------------------------------------------------------------------------------
+
+
+def _through_passes(
+    program: FuzzProgram, function: Program, make_inputs: Any, expected: Observed, settings: Settings
+) -> Outcome:
+    """Without Dynamo. Every second program has its pure graph shuffled, every third is decided at random."""
+    number = program.number
+    shuffle = (shuffle_pass(number),) if number % 2 else ()
+    options = Options.of({"strategy": "v1" if number % 4 < 2 else "v2", "passes": shuffle})
+    dice = random.Random(f"{program.seed}:{number}:decisions") if number % 3 == 0 else None
+    compiled = compile_function(function, make_inputs(), options, dynamic=program.dynamic, dice=dice)
+    outcome = _compared(expected, observe(compiled, make_inputs()), 0.0)
+    if not settings.inject or outcome.kind != "ok":
+        return outcome
+    rng = random.Random(f"{program.seed}:{number}:faults")
+    _, make_others = program.shifted().functions()
+    tally = inject(compiled, (make_inputs, make_others), rng, settings.inject)
+    if tally.escaped:
+        return Outcome("escaped", tally.escaped[0].split()[0], tally.escaped[0], tally=tally)
+    return Outcome("ok", tally=tally)
+
+
+def _through_compile(
+    program: FuzzProgram, function: Program, make_inputs: Any, expected: Observed, backend: str
+) -> Outcome:
+    """Through Dynamo: first call, inputs in memory of their own, and the first inputs again."""
+    torch.compiler.reset()
+    options: dict[str, Any] = {}
+    if backend == "reink":
+        shuffle = (shuffle_pass(program.number),) if program.number % 2 else ()
+        options = {"options": {"strategy": "v1" if program.number % 4 < 2 else "v2", "passes": shuffle}}
+    compiled: Any = torch.compile(function, backend=backend, dynamic=program.dynamic, **options)
+    mode: GradMode = "grad" if program.gradients else "no_grad"
+    tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else 0.0
+    outcome = _compared(expected, observe(compiled, make_inputs(), mode), tolerance)
+    if outcome.is_fault:
+        return outcome
+    _, make_apart = program.apart().functions()
+    for label, make in (("inputs apart", make_apart), ("first inputs again", make_inputs)):
+        try:
+            want = observe(function, make(), mode)
+        except REFUSALS:
+            continue
+        outcome = _compared(want, observe(compiled, make(), mode), tolerance)
+        if outcome.is_fault:
+            return Outcome(outcome.kind, f"{outcome.cause} ({label})".strip(), f"{label}:\n{outcome.detail}")
+    return outcome
+
+
+def _compared(want: Observed, got: Observed, tolerance: float) -> Outcome:
+    found = differences(want, got, tolerance)
+    if not found:
+        return Outcome("ok")
+    return Outcome(found[0].kind, "", "\n".join(map(str, found)))
+
+
+def _failed(error: BaseException) -> Outcome:
+    refusal = next((e for e in _causes(error) if isinstance(e, ReinkError)), None)
+    if refusal is not None and not refusal.code.startswith("internal"):
+        return Outcome("refused", refusal.code, str(refusal))
+    last = [e for e in _causes(error) if type(e).__module__ != "torch._dynamo.exc"] or [error]
+    said = str(last[0]).strip().splitlines()
+    cause = f"{type(last[0]).__name__}: {_shape(said[0] if said else '')}"
+    return Outcome("crash", cause, "".join(traceback.format_exception(error))[-6000:])
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and all that it wraps: causes, contexts, and what Dynamo calls its inner exception."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__context__, current.__cause__, getattr(current, "inner_exception", None)]
+
+
+def _shape(message: str) -> str:
+    """A message without what differs from program to program: numbers, names of values, lists."""
+    short = re.sub(r"\b(arg|v|a|s|u)?\d+(_\d+)?\b", "#", message.strip())
+    return re.sub(r"\[[^\]]*\]|\([^)]*\)", "[]", short)[:90]
+
+
+# -- surroundings ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _poisoned() -> Iterator[None]:
+    """Memory comes filled with NaN or the largest number, so that a read of what was never written shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """What reink's log says meanwhile; nothing of it is printed."""
+    heard: list[str] = []
+
+    class Listener(logging.Handler):
+        """Keeps every message."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    listener, logger = Listener(logging.INFO), logging.getLogger("reink")
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        logger.propagate = propagates
