@@ -111,7 +111,7 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> Callable[[Explain], None]:
     """Put another function in the place of `reink.explain`."""
 
     def put(explain: Explain) -> None:
-        monkeypatch.setattr(reink.cli, "_explain", explain)
+        monkeypatch.setattr(reink.cli.explain, "_explain", explain)
 
     put(lambda fn, args, kwargs, strategy: a_report())
     return put
@@ -207,7 +207,7 @@ def test_json_to_standard_output_is_alone_there(folder: Path, explained: Callabl
 def test_what_c_prints_goes_to_standard_error_too(folder: Path) -> None:
     code = (
         "import reink.cli, reink.report; "
-        "reink.cli._explain = lambda *given: reink.report.Report(name='from C'); reink.cli.main()"
+        "reink.cli.explain._explain = lambda *given: reink.report.Report(name='from C'); reink.cli.main()"
     )
     arguments = ["explain", "programs.py:native", "--json", "-"]
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
@@ -411,5 +411,5 @@ def test_no_colour_in_a_pipe_or_with_no_color(folder: Path) -> None:
 
 
 def test_every_code_the_command_line_uses_exists() -> None:
-    source = Path(reink.cli.__file__).read_text()
+    source = "\n".join(path.read_text() for path in Path(reink.cli.__file__).parent.glob("*.py"))
     assert {code for code in CODES if f'"{code}"' in source} >= {"bad-target", "not-found", "unknown-option"}

@@ -1,0 +1,77 @@
+"""Where answers go: standard output for them alone, a file for `--json`, standard error for all else."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from reink.cli.mistakes import said
+from reink.errors import ReinkError
+
+
+def console() -> Console:
+    """Standard output, which never fails on a letter that its encoding lacks."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure:
+        reconfigure(errors="backslashreplace")
+    return Console()
+
+
+def check_file(file: str) -> None:
+    """Refuse, before any work is done, a file of `--json` that has no folder."""
+    if file not in ("", "-") and not Path(file).parent.is_dir():
+        raise ReinkError("not-found", f"no folder {Path(file).parent} to save {file} in")
+
+
+def save(write: Callable[[str], None], file: str, then: str = "") -> None:
+    """Let `write` save into `file` and say so, with what can be done `then`; ``-`` and nothing are no files."""
+    if file in ("", "-"):
+        return
+    try:
+        write(file)
+    except OSError as error:
+        raise ReinkError("unknown-option", f"cannot write {file}", why=said(error)) from error
+    typer.echo(f"saved {file}{then}", err=True)
+
+
+@contextlib.contextmanager
+def progress(doing: str) -> Iterator[None]:
+    """A spinner on standard error if a person watches it."""
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        yield
+        return
+    with shown.status(Text(doing)):
+        yield
+
+
+@contextlib.contextmanager
+def others_print_to_stderr() -> Iterator[None]:
+    """Keep standard output free for the answer, also from the prints of C++ operators.
+
+    Those go past `sys.stdout` to file descriptor 1 and may wait in a buffer of the C library.
+    """
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # standard output is closed: nothing can be printed there
+        kept = -1
+    try:
+        if kept >= 0:
+            os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept >= 0:
+            with contextlib.suppress(OSError, TypeError, AttributeError):
+                ctypes.CDLL(None).fflush(None)
+            os.dup2(kept, 1)
+            os.close(kept)

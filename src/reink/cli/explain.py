@@ -1,0 +1,84 @@
+"""``reink explain``: compile a program and say what became of each of its writes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
+from reink.cli.mistakes import file_of, mistakes, place, said
+from reink.cli.parameters import JsonFile, Programs, Strategy, Target, check_strategy
+from reink.cli.target import Program, load
+from reink.errors import ReinkError
+from reink.report import Report
+from reink.show.terminal import print_report
+
+EXAMPLE = "Example: reink explain model.py:example --strict --json report.json"
+
+log = logging.getLogger(__name__)
+
+
+@mistakes()
+def explain(
+    target: Target,
+    json_file: JsonFile = "",
+    strategy: Strategy = "v2",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any copy is left.")] = False,
+    programs: Programs = True,
+) -> None:
+    """Compile a program and say what became of each of its writes: in place, or copied and why."""
+    check_strategy(strategy)
+    check_file(json_file)
+    with others_print_to_stderr():
+        program = load(target)
+        with progress(f"compiling {target}"):
+            report = _compile(program, strategy)
+    if json_file == "-":
+        typer.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        print_report(report, console(), programs=programs)
+    save(report.save, json_file, f"; reink show {json_file} prints it again")
+    if strict and report.copies:
+        typer.echo(str(_copies_left(report)), err=True)
+        raise typer.Exit(1)
+
+
+def _explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], strategy: str) -> Report:
+    """`reink.explain`, imported when it is needed; tests put their own in its place."""
+    import reink
+
+    report: Report = reink.explain(fn, args, kwargs, strategy=strategy)
+    return report
+
+
+def _compile(program: Program, strategy: str) -> Report:
+    try:
+        return _explain(program.fn, program.args, program.kwargs, strategy)
+    except ReinkError:
+        raise
+    except Exception as error:
+        log.debug("compiling %s failed", program.target, exc_info=True)
+        raise ReinkError(
+            "not-a-tensor-program",
+            f"the program of {program.target} cannot be compiled",
+            where=place(error, file_of(program.fn)),
+            why=said(error),
+            do="run it without reink first; if it works there, this is a bug of reink: "
+            "report it with what REINK_TRACEBACK=1 reink explain prints",
+        ) from error
+
+
+def _copies_left(report: Report) -> ReinkError:
+    count, first = len(report.copies), report.copies[0]
+    left = "1 copy is" if count == 1 else f"{count} copies are"
+    return ReinkError(
+        "strict-copy",
+        f"{left} left in {report.name}, and --strict allows none",
+        where=str(first.source or ""),
+        why=first.reason,
+        do=first.do,
+    )

@@ -1,0 +1,36 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reink.errors import ReinkError
+
+STRATEGIES = ("v1", "v2")
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="FILE.py:NAME or MODULE:NAME. NAME() returns (fn, args) or (fn, args, kwargs).",
+        show_default=False,
+    ),
+]
+JsonFile = Annotated[
+    str,
+    typer.Option("--json", metavar="FILE", help="Save the report too; - writes only it, to standard output."),
+]
+Strategy = Annotated[
+    str, typer.Option(metavar="v1|v2", help="Describe written operands by argument (v1) or by base (v2).")
+]
+Programs = Annotated[
+    bool, typer.Option("--programs/--no-programs", help="Print the program after the steps, or leave it out.")
+]
+
+
+def check_strategy(strategy: str) -> None:
+    """Refuse a strategy that there is not. Raises ReinkError ``unknown-option``."""
+    if strategy not in STRATEGIES:
+        raise ReinkError("unknown-option", f"no strategy {strategy!r}", do=f"use one of {', '.join(STRATEGIES)}")
