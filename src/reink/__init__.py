@@ -9,16 +9,28 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Functionalized", "Options", "ReinkError", "Report", "compile", "explain", "functionalize"]
+__all__ = [
+    "Functionalized",
+    "Options",
+    "ReinkError",
+    "Report",
+    "Verification",
+    "compile",
+    "explain",
+    "functionalize",
+    "verify",
+]
 
 _HOMES = {
     "Functionalized": "reink.api",
     "Options": "reink.options",
     "ReinkError": "reink.errors",
     "Report": "reink.report",
+    "Verification": "reink.verification.answer",
     "compile": "reink.api",
     "explain": "reink.api",
     "functionalize": "reink.api",
+    "verify": "reink.verification.verify",
 }
 
 

@@ -36,10 +36,10 @@ LAYERS: dict[str, set[str]] = {
     "judge": BELOW_PASSES,
     "show": {"errors", "report", "show"},
     "api": BELOW_CLI,
-    "verify": BELOW_TRUST | {"verify"},
+    "verification": BELOW_TRUST | {"verification"},
     "fuzz": BELOW_TRUST | {"fuzz"},
-    "reink": BELOW_TRUST | {"verify"},
-    "cli": BELOW_TRUST | {"verify", "fuzz", "reink", "cli"},
+    "reink": BELOW_TRUST | {"verification"},
+    "cli": BELOW_TRUST | {"verification", "fuzz", "reink", "cli"},
 }
 
 # No pass imports a pass. These files are parts of one, split off for size.

@@ -43,14 +43,14 @@ def save(write: Callable[[str], None], file: str, then: str = "") -> None:
 
 
 @contextlib.contextmanager
-def progress(doing: str) -> Iterator[None]:
-    """A spinner on standard error if a person watches it."""
+def progress(doing: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on standard error if a person watches it; gives a function that changes its text."""
     shown = Console(stderr=True)
     if not shown.is_terminal:
-        yield
+        yield lambda text: None
         return
-    with shown.status(Text(doing)):
-        yield
+    with shown.status(Text(doing)) as status:
+        yield lambda text: status.update(Text(text))
 
 
 @contextlib.contextmanager

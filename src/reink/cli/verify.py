@@ -1,0 +1,121 @@
+"""``reink verify``: does reink compute what eager computes, for the user's own program?"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
+from reink.cli.mistakes import file_of, mistakes, place, said
+from reink.cli.parameters import JsonFile, Strategy, Target, check_strategy
+from reink.cli.target import Program, load
+from reink.errors import ReinkError
+
+if TYPE_CHECKING:
+    from reink.verification.answer import Run, Verification
+
+EXAMPLE = "Example: reink verify model.py:example --strategy v1 --json answer.json"
+COLOURS = {"ok": "green", "differs": "bold red", "refused": "red", "failed": "bold red", "skipped": "dim"}
+# Control characters of the user's text, written out.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+log = logging.getLogger(__name__)
+
+
+@mistakes()
+def verify(
+    target: Target,
+    json_file: JsonFile = "",
+    strategy: Strategy = "v2",
+    grad_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="How it is called: no_grad, grad or inference.")
+    ] = "no_grad",
+    pairs: Annotated[int, typer.Option(metavar="N", help="Let at most N pairs of inputs share a storage.")] = 4,
+) -> None:
+    """Run a program in eager and compiled, on its inputs and on derived ones, and say whether they agree.
+
+    Exit status 1 if they differ, or if reink did not compile and check all that ran.
+    """
+    check_strategy(strategy)
+    check_file(json_file)
+    with others_print_to_stderr():
+        program = load(target)
+        with progress(f"verifying {target}") as tell:
+            answer = _verified(program, strategy, grad_mode, pairs, lambda run: tell(f"verifying {target}: {run}"))
+    if json_file == "-":
+        typer.echo(json.dumps(answer.to_json(), indent=1))
+    else:
+        _print(answer, console())
+    save(answer.save, json_file)
+    if not answer:
+        raise typer.Exit(1)
+
+
+def _verify(program: Program, strategy: str, grad_mode: str, pairs: int, tell: Callable[[str], None]) -> Verification:
+    """`reink.verify`, imported when it is needed; tests put their own in its place."""
+    import reink
+
+    fn, args, kwargs = program.fn, program.args, program.kwargs
+    answer: Verification = reink.verify(
+        fn, args, kwargs, strategy=strategy, grad_mode=grad_mode, most_pairs=pairs, tell=tell
+    )
+    return answer
+
+
+def _verified(program: Program, strategy: str, grad_mode: str, pairs: int, tell: Callable[[str], None]) -> Verification:
+    try:
+        return _verify(program, strategy, grad_mode, pairs, tell)
+    except ReinkError:
+        raise
+    except Exception as error:
+        log.debug("verifying %s failed", program.target, exc_info=True)
+        raise ReinkError(
+            "not-a-tensor-program",
+            f"the program of {program.target} cannot be verified",
+            where=place(error, file_of(program.fn)),
+            why=said(error),
+            do="run it without reink first; if it works there, this is a bug of reink: "
+            "report it with what REINK_TRACEBACK=1 reink verify prints",
+        ) from error
+
+
+# the answer
+
+
+def _print(answer: Verification, shown: Console) -> None:
+    """A table of the runs, the checks, what was not checked, and the verdict in one line."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("inputs", "outcome", "why"):
+        table.add_column(heading, overflow="fold")
+    for run in answer.runs:
+        table.add_row(_text(run.name), Text(run.outcome, COLOURS[run.outcome]), _why(run))
+    shown.print(Text(f"{answer.name}, strategy {answer.strategy}, {answer.grad_mode}", "dim"))
+    shown.print(table)
+    for verdict in answer.checks():
+        state = ("ok", "green") if verdict.ok else ("FAILED", "bold red")
+        shown.print(Text.assemble("check ", _text(verdict.check), ": ", state))
+        for line in verdict.details:
+            shown.print(_text(f"    {line}"))
+    for unchecked in answer.unchecked:
+        shown.print(_text(f"not checked: {unchecked}", "yellow"))
+    shown.print()
+    shown.print(_text(answer.verdict(), "bold green" if answer else "bold red"))
+
+
+def _why(run: Run) -> Text:
+    from reink.verification.answer import written_at
+
+    return _text("\n".join([run.why, *written_at(run)]), "" if run.outcome != "skipped" else "dim")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """`text` to the letter, whatever brackets it holds."""
+    return Text(text.translate(_CONTROL), style)
