@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from reink.check.layouts import Layout, is_contiguous, layout_of_view
 from reink.core.torch_internals import expression
 
 Tensor = torch.Tensor
@@ -21,6 +22,7 @@ Dims = tuple[tuple[int, int], ...]
 
 # Bits of the largest mask: 2**24 elements take 2 MiB.
 LARGEST_MASK = 1 << 24
+_AS_STRIDED = torch.ops.aten.as_strided.default
 # What an unknown size counts as.
 UNKNOWN_SIZE = 2
 
@@ -34,29 +36,32 @@ class Geometry:
     __slots__ = (
         "_dims",
         "_overlaps_itself",
+        "_tensor",
         "bits",
         "dtype",
         "hi",
+        "holder",
         "is_empty",
         "is_solid",
         "lo",
+        "offset",
         "size",
         "stride",
-        "tensor",
     )
 
-    def __init__(self, tensor: Tensor, bits: int) -> None:
-        self.tensor, self.bits = tensor, bits
-        self.dtype = tensor.dtype
-        self.size, self.stride = tuple(tensor.size()), tensor.stride()
-        item = tensor.dtype.itemsize
-        self.lo = int(tensor.storage_offset()) * item
-        self.is_empty = 0 in self.size
+    def __init__(self, layout: Layout, holder: Tensor, dtype: torch.dtype, bits: int) -> None:
+        """`holder` is some meta tensor of this dtype and these bits in the same storage."""
+        self.size, self.stride, self.offset = size, stride, offset = layout
+        self.dtype, self.bits, self.holder = dtype, bits, holder
+        self._tensor: Tensor | None = None
+        item = dtype.itemsize
+        self.lo = offset * item
+        self.is_empty = 0 in size
         self.is_solid = True
         self._overlaps_itself: bool | None = False
         self._dims: Dims | None = None
-        if tensor.is_contiguous():
-            self.hi = self.lo + tensor.numel() * item
+        if is_contiguous(size, stride):
+            self.hi = self.lo + math.prod(size) * item
             return
         reach = item
         for count, step in reversed(self.dims[:-1]):
@@ -65,14 +70,25 @@ class Geometry:
                 self._overlaps_itself = None
             reach += (count - 1) * step
         self.hi = self.lo if self.is_empty else self.lo + reach
-        if any(s == 0 and n > 1 for n, s in zip(self.size, self.stride, strict=True)):
+        if any(s == 0 and n > 1 for n, s in zip(size, stride, strict=True)):
             self._overlaps_itself = not self.is_empty
+
+    @property
+    def layout(self) -> Layout:
+        return self.size, self.stride, self.offset
+
+    @property
+    def tensor(self) -> Tensor:
+        """A meta tensor that lies here, for operators to be run on."""
+        if self._tensor is None:
+            self._tensor = torch.as_strided(self.holder, self.size, self.stride, self.offset)
+        return self._tensor
 
     @property
     def overlaps_itself(self) -> bool:
         """False only if no two elements share a byte."""
         if self._overlaps_itself is None:
-            wanted = self.tensor.numel() * self.dtype.itemsize
+            wanted = math.prod(self.size) * self.dtype.itemsize
             small = self.hi - self.lo <= LARGEST_MASK
             self._overlaps_itself = not small or _mask((self.lo, self.dims), self.lo, 1).bit_count() != wanted
         return self._overlaps_itself
@@ -106,17 +122,21 @@ class Geometries:
         self._inside: dict[tuple[Geometry, Geometry], bool] = {}
 
     def of(self, tensor: Tensor) -> Geometry:
-        """The geometry of a meta tensor. Strides of dims of one element do not count."""
-        bits = bits_of(tensor)
-        size, stride, offset = tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
+        """The geometry of a meta tensor."""
+        layout = tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset())
+        return self._at(layout, tensor, tensor.dtype, bits_of(tensor))
+
+    def _at(self, layout: Layout, holder: Tensor, dtype: torch.dtype, bits: int) -> Geometry:
+        """The one geometry of this layout. Strides of dims of one element do not count."""
+        size, stride, offset = layout
         if 1 in size:
-            stride = tuple(s if n != 1 else 0 for n, s in zip(size, stride, strict=True))
+            stride = tuple([s if n != 1 else 0 for n, s in zip(size, stride, strict=True)])
         if 0 in size:
             stride, offset = (), 0
-        key = (tensor.dtype, bits, size, stride, offset)
+        key = (dtype, bits, size, stride, offset)
         found = self._interned.get(key)
         if found is None:
-            found = self._interned[key] = Geometry(tensor, bits)
+            found = self._interned[key] = Geometry(layout, holder, dtype, bits)
         return found
 
     def root(self, value: Tensor) -> Geometry:
@@ -155,22 +175,28 @@ class Geometries:
             return self._views[key]
         except KeyError:
             pass
-        try:
-            made = target(parent.tensor, *(list(a) if type(a) is tuple else a for a in args))
-        except (RuntimeError, IndexError, ValueError, TypeError):
-            made = None
-        found: Any = None
-        if isinstance(made, Tensor):
-            found = self.of(made)
-        elif isinstance(made, (list, tuple)):
-            found = tuple(self.of(t) for t in made)
+        layout = layout_of_view(target, parent.layout, args)
+        if layout is not None:
+            found: Any = self._at(layout, parent.holder, parent.dtype, parent.bits)
+        else:
+            found = self._run(target, parent, args)
         self._views[key] = found
         return found
 
+    def _run(self, target: Callable[..., Any], parent: Geometry, args: tuple[Any, ...]) -> Any:
+        """`apply`, by running the operator."""
+        try:
+            made = target(parent.tensor, *(list(a) if type(a) is tuple else a for a in args))
+        except (RuntimeError, IndexError, ValueError, TypeError):
+            return None
+        if isinstance(made, Tensor):
+            return self.of(made)
+        return tuple(self.of(t) for t in made) if isinstance(made, (list, tuple)) else None
+
     def strided(self, parent: Geometry, size: Sequence[int], stride: Sequence[int], moved: int) -> Geometry | None:
         """`as_strided` of the tensor in `parent`, starting `moved` elements after its start."""
-        offset = parent.tensor.storage_offset() + moved
-        return self.apply(torch.ops.aten.as_strided.default, parent, (tuple(size), tuple(stride), offset))  # type: ignore[no-any-return]
+        offset = parent.offset + moved
+        return self.apply(_AS_STRIDED, parent, (tuple(size), tuple(stride), offset))  # type: ignore[no-any-return]
 
     def overlap(self, a: Geometry, b: Geometry) -> bool:
         """False only if the two share no byte."""
@@ -201,7 +227,7 @@ class Geometries:
 
 def bits_of(value: Tensor) -> int:
     """The lazy bits of a tensor: 1 conjugate, 2 negative."""
-    return int(value.is_conj()) + 2 * int(value.is_neg())
+    return (1 if value.dtype.is_complex and value.is_conj() else 0) + (2 if value.is_neg() else 0)
 
 
 def concrete(value: Any) -> Any:

@@ -7,41 +7,34 @@ of its memory is, so they need no fact of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.fx
 
 from reink.check.geometry import Geometries, Geometry, concrete
-from reink.core.opinfo import Kind, OpFacts, facts_of, positional
+from reink.core.opinfo import Kind, facts_of, positional
 
 Node = torch.fx.Node
-aten = torch.ops.aten
 
 # Facts with a future in one buffer; a program with more is not checked and falls back.
 LARGEST_CROWD = 512
 # Damages kept apart for their messages before neighbours are merged.
 SEPARATE_DAMAGES = 8
 
-
-_known: dict[int, tuple[OpFacts, Any]] = {}
-
-
-def facts_at(target: Any) -> OpFacts:
-    """`facts_of`, found by identity: hashing an operator costs as much as the rest of a step."""
-    found = _known.get(id(target))
-    if found is None:
-        found = _known[id(target)] = (facts_of(target), target)
-    return found[0]
+# Kept at hand: to look up an operator or a kind by its path costs as much as a whole rule.
+_AS_STRIDED = torch.ops.aten.as_strided.default
+_VIEW, _VIEW_LIST, _GETITEM = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM
 
 
 class Refuted(Exception):
     """The lowered program does not do what the functional one says; the message is what a person reads."""
 
 
-class Damage(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Damage:
     """Bytes that `writer`, a node of the lowered program, wrote."""
 
     geometry: Geometry
@@ -59,7 +52,8 @@ class Buffer:
     facts: list[Fact] = field(default_factory=list)
 
 
-class Memory(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Memory:
     """Where a tensor of the lowered program lies."""
 
     buffer: Buffer
@@ -80,7 +74,8 @@ class Fact:
     damage: list[Damage] = field(default_factory=list)
 
 
-class ViewOf(NamedTuple):
+@dataclass(slots=True, eq=False)
+class ViewOf:
     """A functional view node: the value it views, the operator, its numbers, and the part of a list or -1."""
 
     parent: Node
@@ -102,22 +97,20 @@ class SymbolicMemory:
 
     # -- what is where -----------------------------------------------------------------------------------
 
-    def located(self, value: Node) -> list[tuple[Fact, Geometry]]:
+    def located(self, value: Node) -> Iterator[tuple[Fact, Geometry]]:
         """Everywhere that `value` was put or is a view of what was put there, damaged or not."""
         where = self.where
-        found = [(fact, fact.geometry) for fact in where.get(value, ())]
+        for fact in where.get(value, ()):
+            yield fact, fact.geometry
         view = self.view_of(value)
-        if view is None:
-            return found
         steps: list[ViewOf] = []
         while view is not None:
             steps.append(view)
             for fact in where.get(view.parent, ()):
                 geometry = None if fact.converted else self._through(steps, fact.geometry)
                 if geometry is not None:
-                    found.append((fact, geometry))
+                    yield fact, geometry
             view = self.view_of(view.parent)
-        return found
 
     def _through(self, steps: list[ViewOf], geometry: Geometry) -> Geometry | None:
         """The place of the view that `steps`, innermost first, make of a tensor in `geometry`."""
@@ -130,7 +123,7 @@ class SymbolicMemory:
 
     def viewed(self, view: ViewOf, geometry: Geometry) -> Geometry | None:
         """Where `view` lies when its parent is in `geometry`."""
-        if view.target is aten.as_strided.default:
+        if view.target is _AS_STRIDED:
             return self._strided(view.parent, view.args, geometry)
         found = self.geometries.apply(view.target, geometry, view.args)
         if view.part >= 0 and type(found) is tuple:
@@ -149,14 +142,15 @@ class SymbolicMemory:
     def view_of(self, value: Node) -> ViewOf | None:
         """What `value` is a view of, if it is one."""
         known = self._views
-        if value in known:
+        try:
             return known[value]
-        found = known[value] = _view_of(value)
-        return found
+        except KeyError:
+            found = known[value] = _view_of(value)
+            return found
 
     def why_not(self, value: Node, memory: Memory) -> str:
         """Empty if `memory` holds `value` now, else why it does not."""
-        buffer, geometry = memory
+        buffer, geometry = memory.buffer, memory.geometry
         reason = ""
         for fact, place in self.located(value):
             if place is geometry and fact.buffer is buffer and not fact.converted:
@@ -169,7 +163,7 @@ class SymbolicMemory:
 
     def holds(self, value: Node, memory: Memory) -> bool:
         """Whether `memory` holds `value` now."""
-        buffer, geometry = memory
+        buffer, geometry = memory.buffer, memory.geometry
         for fact, place in self.located(value):
             there = place is geometry and fact.buffer is buffer and not fact.converted
             if there and (not fact.damage or self.damage(fact, place) is None):
@@ -217,7 +211,7 @@ class SymbolicMemory:
 
     def write(self, memory: Memory, writer: Node) -> None:
         """`writer` overwrites `memory`. Raises Refuted where nobody may write."""
-        buffer, geometry = memory
+        buffer, geometry = memory.buffer, memory.geometry
         if geometry is not buffer.root and not self.geometries.inside(geometry, buffer.root):
             raise Refuted(f"{writer.name} ({_called(writer)}) writes {memory}, beyond {buffer.name}")
         if buffer.kind == "constant" or (buffer.kind == "input" and buffer.index not in self.writable):
@@ -259,21 +253,21 @@ class SymbolicMemory:
 def _view_of(value: Node) -> ViewOf | None:
     if value.op != "call_function":
         return None
-    kind = facts_at(value.target).kind
-    if kind is Kind.VIEW:
+    kind = facts_of(value.target).kind
+    if kind is _VIEW:
         return ViewOf(value.args[0], value.target, numbers(value), -1)  # type: ignore[arg-type]
-    if kind is Kind.GETITEM:
+    if kind is _GETITEM:
         whole, part = value.args
         if not isinstance(whole, Node) or whole.op != "call_function" or not isinstance(part, int):
             return None
-        if facts_at(whole.target).kind is Kind.VIEW_LIST:
+        if facts_of(whole.target).kind is _VIEW_LIST:
             return ViewOf(whole.args[0], whole.target, numbers(whole), part)  # type: ignore[arg-type]
     return None
 
 
 def numbers(node: Node, start: int = 1) -> tuple[Any, ...]:
     """The arguments of a functional node from `start` on as numbers, keyword ones in their place."""
-    args = positional(facts_at(node.target), node, start) if node.kwargs else node.args[start:]
+    args = positional(facts_of(node.target), node, start) if node.kwargs else node.args[start:]
     return tuple([a if type(a) is int else number(a) for a in args])
 
 
@@ -282,9 +276,9 @@ def number(value: Any) -> Any:
     if isinstance(value, Node):
         return concrete(value.meta["val"])
     if isinstance(value, (list, tuple)):
-        return tuple([number(v) for v in value])
+        return tuple([v if type(v) is int else number(v) for v in value])
     return concrete(value)
 
 
 def _called(node: Node) -> str:
-    return facts_at(node.target).name
+    return facts_of(node.target).name

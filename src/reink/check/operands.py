@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, TypeGuard
 
 import torch
 import torch.fx
 
 from reink.check.geometry import Geometry, concrete
-from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory, facts_at, number
+from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory, number
 from reink.core.opinfo import facts_of
 from reink.core.program import BaseView, ViewStep
-from reink.core.torch_internals import OpOverload, operator_named
+from reink.core.torch_internals import operator_named
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
+_STRIDED = torch.strided
 
 
 class Operands:
@@ -54,7 +56,10 @@ class Reader:
             if not isinstance(given, (list, tuple)) or len(given) != len(pure):
                 raise differs(found, pure, given)
             for a, b in zip(pure, given, strict=True):
-                self.agree(a, b, found)
+                if type(a) is Node:
+                    self._agree_value(a, b, found)
+                else:
+                    self.agree(a, b, found)
         elif isinstance(pure, dict):
             if not isinstance(given, dict) or list(pure) != list(given):
                 raise differs(found, pure, given)
@@ -75,13 +80,12 @@ class Reader:
             if pure not in self.scalars.get(given, ()):
                 raise differs(found, pure, given)
             return
-        if isinstance(found.node.target, OpOverload) and facts_of(found.node.target).looks_at_shape:
-            return
-        if not self.memory.holds(pure, memory):
+        if self.memory.holds(pure, memory):
+            found.memories.append((memory, -1))
+            found.values.append(pure)
+        elif not facts_of(found.node.target).looks_at_shape:
             why = self.memory.why_not(pure, memory)
             raise Refuted(f"{named(found.node)} reads {pure.name} in {given.name}: {why}")
-        found.memories.append((memory, -1))
-        found.values.append(pure)
 
     def _agree_base_view(self, view: BaseView, given: Any, found: Operands) -> None:
         """A part of a base: `given` must be that part of memory which holds the base."""
@@ -115,11 +119,11 @@ class Reader:
         """Where `steps` lead from the tensor in `home`."""
         place: Any = home.geometry
         for step in steps:
-            name, _, part = step.op.rstrip("]").partition("[")
+            view, part = _view_and_part(step.op)
             if place is not None:
-                place = self.geometries.apply(operator_named(name), place, number(step.args))
-            if part and type(place) is tuple:
-                place = place[int(part)]
+                place = self.geometries.apply(view, place, number(step.args))
+            if part >= 0 and type(place) is tuple:
+                place = place[part]
         return place if type(place) is Geometry else None
 
     def memory_of(self, node: Any, reader: Node) -> Memory:
@@ -134,7 +138,7 @@ class Reader:
             known = self.sizes.get(value)
             return known if known is not None else concrete(self.scalars[value][0].meta["val"])
         if isinstance(value, (list, tuple)):
-            return tuple([self.numbers_of(v) for v in value])
+            return tuple([v if type(v) is int else self.numbers_of(v) for v in value])
         return concrete(value)
 
     def refuse_overlap(self, node: Node, written: Memory, other: Memory) -> None:
@@ -147,15 +151,22 @@ class Reader:
         return memory
 
 
+@cache
+def _view_and_part(name: str) -> tuple[Any, int]:
+    """The view operator of a step, and the part of the list that it makes or -1."""
+    view, _, part = name.rstrip("]").partition("[")
+    return operator_named(view), int(part) if part else -1
+
+
 def is_strided(value: Any) -> TypeGuard[Tensor]:
     """Whether `value` is a tensor that lies in memory by strides."""
-    return isinstance(value, Tensor) and value.layout is torch.strided
+    return isinstance(value, Tensor) and value.layout is _STRIDED
 
 
 def named(node: Node) -> str:
     if node.op == "output":
         return "the result"
-    return f"{node.name} ({facts_at(node.target).name})"
+    return f"{node.name} ({facts_of(node.target).name})"
 
 
 def differs(found: Operands, pure: Any, given: Any) -> Refuted:

@@ -14,17 +14,16 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometry
-from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory, facts_at
+from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory
 from reink.check.operands import Operands, is_strided
-from reink.check.roles import MAIN, Interpreter, is_scatter
+from reink.check.roles import MAIN, PROOFS, Interpreter
 from reink.core.calls import CALLS
-from reink.core.opinfo import Kind
+from reink.core.opinfo import Kind, facts_of
 from reink.core.program import OutputKind, OutputSpec, Program
 from reink.report import Verdict
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
-aten = torch.ops.aten
 
 END = float("inf")
 _VIEWS = (Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM)
@@ -50,9 +49,10 @@ class _Ownership:
         self.functional, self.lowered, self.order = functional, lowered, order
         self.signature = functional.signature
         self.results = functional.results()
-        self.positions: dict[Node, list[int]] = {}
-        for position, node in enumerate(order):
-            self.positions.setdefault(node, []).append(position)
+        self.final = {node: position for position, node in enumerate(order)}
+        self.first = self.final
+        if len(self.final) < len(order):
+            self.first = {node: len(order) - 1 - k for k, node in enumerate(reversed(order))}
         writable = frozenset(self.signature.mutated_inputs)
         self.due: list[Node] = []
         self.memory = SymbolicMemory(self._last_uses(), writable)
@@ -69,15 +69,20 @@ class _Ownership:
         Lists the nodes with an effect on the way.
         """
         last: dict[Node, float] = {}
+        final, known = self.final, dict[int, tuple[bool, bool, bool]]()
         for node in reversed(self.functional.graph.nodes):
             used: float = END
             if node.op == "call_function":
-                places = self.positions.get(node)
-                used = places[-1] if places else -1
-                facts = facts_at(node.target)
-                if facts.kind in _VIEWS:
+                used = final.get(node, -1)
+                target = node.target
+                found = known.get(id(target))
+                if found is None:
+                    facts = facts_of(target)
+                    found = known[id(target)] = facts.kind in _VIEWS, facts.ordered, facts.kind is Kind.PYTHON
+                is_view, is_ordered, is_python = found
+                if is_view:
                     used = max(used, last.get(node, -1))
-                elif facts.ordered or (facts.kind is Kind.PYTHON and _has_effect(node)):
+                elif is_ordered or (is_python and _has_effect(node)):
                     self.due.append(node)
             for value in node.all_input_nodes:
                 if last.get(value, -1) < used:
@@ -111,10 +116,11 @@ class _Ownership:
         self._boundary()
 
     def _step(self, node: Node) -> None:
-        pure, role = node.meta.get("reink_of"), node.meta.get("reink_role", "")
+        meta = node.meta
+        pure, role = meta.get("reink_of"), meta.get("reink_role", "")
         if pure is None:
             self._advance(len(self.order))
-        else:
+        elif pure is not self.turn or role == "epilogue":
             self._turn_of(pure, role)
         self.tensors.step(node, pure, role)
         if role in MAIN and pure is not None:
@@ -124,31 +130,27 @@ class _Ownership:
 
     def _turn_of(self, pure: Node, role: str) -> None:
         """Move on to where `pure` stands in the order; a value that is copied back stands there again."""
-        if pure is self.turn and role != "epilogue":
-            return
-        places = self.positions.get(pure)
-        if not places:
+        turn = self.first.get(pure)
+        if turn is None:
             raise Refuted(f"{pure.name} is carried out and is not in the order")
-        turn = places[0]
-        if len(places) > 1 and (role == "epilogue" or pure in self.carried_out) and role != "result":
-            turn = places[-1]
+        final = self.final[pure]
+        self.turn = pure if turn == final else None
+        if turn != final and (role == "epilogue" or pure in self.carried_out) and role != "result":
+            turn = final
         if turn > self.cursor:
             self._advance(turn)
         self.memory.now = self.cursor
-        self.turn = pure if len(places) == 1 else None
 
     def _advance(self, position: int) -> None:
         """Prove the nodes from the cursor up to `position` that have no code of their own."""
-        while self.cursor < position:
-            pure = self.order[self.cursor]
-            self.memory.now = self.cursor
-            if pure not in self.memory.where:
-                if is_scatter(pure):
-                    self.tensors.prove_scatter(pure)
-                elif pure.target is aten.copy.default:
-                    self.tensors.prove_copy(pure)
-            self.cursor += 1
-        self.memory.now = self.cursor
+        memory, order = self.memory, self.order
+        for cursor in range(self.cursor, position):
+            pure = order[cursor]
+            proof = PROOFS.get(id(pure.target))
+            if proof is not None and pure not in memory.where:
+                memory.now = cursor
+                proof(self.tensors, pure)
+        self.cursor = memory.now = max(self.cursor, position)
 
     def _input(self, node: Node, pure: Node) -> None:
         index = len(self.inputs)
@@ -249,4 +251,4 @@ class _Ownership:
 
 def _has_effect(node: Node) -> bool:
     """Whether a functional call wraps an operator with an effect."""
-    return node.target in CALLS and facts_at(node.args[0]).ordered
+    return node.target in CALLS and facts_of(node.args[0]).ordered

@@ -14,10 +14,10 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometry, concrete
-from reink.check.memory import Fact, Memory, Refuted, SymbolicMemory, ViewOf, facts_at, numbers
+from reink.check.memory import Buffer, Fact, Memory, Refuted, SymbolicMemory, ViewOf, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
 from reink.core.calls import CALLS, V2_CALLS, result_count
-from reink.core.opinfo import Kind, OpFacts, hidden_writes
+from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
 from reink.core.torch_internals import OpOverload
 
 Node = torch.fx.Node
@@ -34,7 +34,11 @@ WINDOWS: dict[Any, Any] = {
     aten.as_strided_scatter.default: aten.as_strided.default,
 }
 _WRITING = (Kind.CALL, Kind.IN_PLACE, Kind.METADATA)
-_NEW_MEMORY = (aten.clone.default, aten.empty_like.default, aten.new_empty_strided.default)
+# Kept at hand: to look up an operator or a kind by its path costs as much as a whole rule.
+_VIEW, _VIEW_LIST, _GETITEM, _PYTHON = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PYTHON
+_COPY, _COPY_INTO, _AS_STRIDED = aten.copy.default, aten.copy_.default, aten.as_strided.default
+_CLONE = aten.clone.default
+_NEW_MEMORY = (_CLONE, aten.empty_like.default, aten.new_empty_strided.default)
 _SIZE = aten.sym_size.int
 _QUERIES = (_SIZE, aten.sym_stride.int, aten.sym_numel.default)
 # By identity, because hashing an operator is slow.
@@ -63,11 +67,11 @@ class Interpreter(Reader):
 
     def _run(self, node: Node, pure: Node) -> None:
         """The same operator: equal operands, so an equal result, in new memory."""
-        facts = facts_at(node.target)
+        facts = facts_of(node.target)
         writes = facts.written or facts.kind in _WRITING
-        if node.target is not pure.target or writes or (facts.kind is Kind.PYTHON and node.target in CALLS):
+        if node.target is not pure.target or writes or (facts.kind is _PYTHON and node.target in CALLS):
             raise Refuted(f"{named(node)} is not {named(pure)}")
-        if facts.kind in (Kind.VIEW, Kind.VIEW_LIST):
+        if facts.kind in (_VIEW, _VIEW_LIST):
             raise Refuted(f"{named(node)} is a view and is said to make new memory")
         if node.target in _QUERIES:
             self._query(node, pure)
@@ -80,7 +84,7 @@ class Interpreter(Reader):
         if not is_strided(value):
             self.scalars[node] = (pure,)
             return
-        if facts.kind is Kind.GETITEM:
+        if facts.kind is _GETITEM:
             self._part_of(node, [pure], value)
             return
         self.memory.hold(pure, self.fresh(node, self._result_geometry(node, value, found)))
@@ -133,7 +137,7 @@ class Interpreter(Reader):
 
     def _in_place(self, node: Node, pure: Node) -> None:
         """The in-place twin: its first operand's memory then holds the result."""
-        facts = facts_at(pure.target)
+        facts = facts_of(pure.target)
         if facts.in_place is None or facts.in_place is not node.target:
             raise Refuted(f"{named(node)} is not the in-place form of {named(pure)}")
         found = Operands(node)
@@ -150,14 +154,15 @@ class Interpreter(Reader):
         self.at[node] = written
 
     def _refuse_unwritable(self, node: Node, written: Memory, value: Tensor) -> None:
-        if concrete(tuple(value.size())) != written.geometry.size:
-            raise Refuted(f"{named(node)} writes {list(value.size())} into {written}")
+        size = value.size()
+        if concrete(tuple(size)) != written.geometry.size:
+            raise Refuted(f"{named(node)} writes {list(size)} into {written}")
         if written.geometry.overlaps_itself:
             raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
 
     def _write(self, node: Node, pure: Node) -> None:
         """`copy_` of a scatter's or a copy's source into the window."""
-        if node.target is not aten.copy_.default or (not is_scatter(pure) and pure.target is not aten.copy.default):
+        if node.target is not _COPY_INTO or (not is_scatter(pure) and pure.target is not _COPY):
             raise Refuted(f"{named(node)} is no way to carry out {named(pure)}")
         found = Operands(node)
         source = pure.args[1]
@@ -166,7 +171,7 @@ class Interpreter(Reader):
         for memory, _ in found.memories:
             if memory.geometry is not written.geometry:
                 self.refuse_overlap(node, written, memory)
-        whole = pure.target is aten.copy.default
+        whole = pure.target is _COPY
         kept: Any = pure if whole else source
         value = kept.meta["val"]
         self._refuse_unwritable(node, written, value)
@@ -183,7 +188,7 @@ class Interpreter(Reader):
             raise Refuted(f"{named(node)} is not the operator that {named(pure)} wraps")
         bases: Any = pure.args[3] if pure.target in V2_CALLS else ()
         found = Operands(node, bases)
-        written = self._written_operands(node, pure, facts_at(op), found)
+        written = self._written_operands(node, pure, facts_of(op), found)
         self._refuse_shared_operands(node, written, found)
         for k in written:
             self.memory.write(found.memories[k][0], node)
@@ -259,14 +264,14 @@ class Interpreter(Reader):
 
     def _view(self, node: Node, pure: Node | None) -> None:
         """A view operator: another way to look at the same memory."""
-        kind = facts_at(node.target).kind
-        if kind is Kind.GETITEM:
+        kind = facts_of(node.target).kind
+        if kind is _GETITEM:
             self.at[node] = self.lists[node.args[0]][node.args[1]]  # type: ignore[index]
             return
-        if kind is not Kind.VIEW and kind is not Kind.VIEW_LIST:
+        if kind is not _VIEW and kind is not _VIEW_LIST:
             raise Refuted(f"{named(node)} is not a view")
         memory, args = self.memory_of(node.args[0], node), self.numbers_of(node.args[1:])
-        if node.kwargs or (node.target is aten.as_strided.default and len(args) > 2 and args[2] is not None):
+        if node.kwargs or (node.target is _AS_STRIDED and len(args) > 2 and args[2] is not None):
             raise Refuted(f"{named(node)} counts from the start of the storage, which is not known")
         place = self.geometries.apply(node.target, memory.geometry, args)  # type: ignore[arg-type]
         if place is None:
@@ -279,7 +284,7 @@ class Interpreter(Reader):
     def _copy(self, node: Node, pure: Node | None) -> None:
         """A copy that reinplace added: the new memory holds what the old one does."""
         source = self.memory_of(node.args[0], node)
-        if node.target is aten.copy_.default:
+        if node.target is _COPY_INTO:
             self._copy_back(node, pure)
             return
         if node.target not in _NEW_MEMORY or node.kwargs:
@@ -288,12 +293,12 @@ class Interpreter(Reader):
         if place is None:
             raise Refuted(f"{named(node)} cannot copy {source}")
         memory = self.fresh(node, place)
-        if node.target is aten.clone.default:
+        if node.target is _CLONE:
             self._carry(node, pure, source, memory)
 
     def _copy_back(self, node: Node, pure: Node | None) -> None:
         """`copy_` of one tensor into another of the same size and dtype."""
-        if node.target is not aten.copy_.default:
+        if node.target is not _COPY_INTO:
             raise Refuted(f"{named(node)} is not a copy")
         written, source = self.memory_of(node.args[0], node), self.memory_of(node.args[1], node)
         if written.geometry.size != source.geometry.size or written.geometry.dtype != source.geometry.dtype:
@@ -342,7 +347,7 @@ class Interpreter(Reader):
             if place.overlaps_itself:
                 note = f"the elements of {base.name} share memory"
                 continue
-            inner = self._fact_at(update, Memory(fact.buffer, part))
+            inner = self._fact_at(update, fact.buffer, part)
             if inner is None:
                 note = f"{update.name} is not in the window of {pure.name}, {fact.buffer.name} {part}"
                 continue
@@ -353,10 +358,10 @@ class Interpreter(Reader):
         if pure not in self.memory.where:
             self.memory.notes[pure] = note
 
-    def _fact_at(self, value: Node, memory: Memory) -> Fact | None:
+    def _fact_at(self, value: Node, buffer: Buffer, geometry: Geometry) -> Fact | None:
         """The fact that puts `value`, or its conversion to the dtype of the memory, exactly there."""
         for fact, place in self.memory.located(value):
-            if place is memory.geometry and fact.buffer is memory.buffer:
+            if place is geometry and fact.buffer is buffer:
                 return fact
         return None
 
@@ -384,4 +389,10 @@ _RULES: dict[str, Callable[[Interpreter, Node, Any], None]] = {
     "copy": Interpreter._copy,
     "epilogue": Interpreter._copy_back,
     "": Interpreter._size,
+}
+
+# How pure nodes without code are proven. By identity, because hashing an operator is slow.
+PROOFS: dict[int, Callable[[Interpreter, Node], None]] = {
+    **{id(scatter): Interpreter.prove_scatter for scatter in WINDOWS},
+    id(_COPY): Interpreter.prove_copy,
 }
