@@ -16,6 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from reink.core.torch_internals import input_nodes
+
 aten = torch.ops.aten
 
 
@@ -263,6 +265,7 @@ def _with_pair(value: object) -> tuple[Graph, Node]:
 def test_named_tuples_as_arguments_are_tracked_and_printed() -> None:
     graph, x = _with_pair(None)
     assert [n.all_input_nodes for n in _calls(graph)] == [[x]]
+    assert [list(input_nodes(n)) for n in _calls(graph)] == [[x]]
     assert isinstance(_calls(graph)[0].args[0], Pair)
     assert "Pair(1, x)" in graph.python_code("self").src
     assert GraphModule(torch.nn.Module(), graph)(0) == 2

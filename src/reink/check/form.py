@@ -10,7 +10,7 @@ import torch.fx
 from reink.core.calls import CALLS
 from reink.core.opinfo import Kind, facts_of
 from reink.core.program import Form, Program
-from reink.core.torch_internals import OpOverload
+from reink.core.torch_internals import OpOverload, input_nodes
 from reink.report import Verdict
 
 Node = torch.fx.Node
@@ -39,7 +39,7 @@ def _order(program: Program) -> list[str]:
         last = node
         if node.op not in _OPS:
             found.append(f"{node.name} is a {node.op}: only operators and functions are allowed")
-        for used in node.all_input_nodes:
+        for used in input_nodes(node):
             if used not in seen:
                 found.append(f"{node.name} uses {used.name}, which is not defined before it")
             elif node not in used.users:

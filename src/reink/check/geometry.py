@@ -23,6 +23,8 @@ Dims = tuple[tuple[int, int], ...]
 # Bits of the largest mask: 2**24 elements take 2 MiB.
 LARGEST_MASK = 1 << 24
 _AS_STRIDED = torch.ops.aten.as_strided.default
+# Stands for what was not looked up yet, where None is an answer.
+_UNKNOWN: Any = object()
 # What an unknown size counts as.
 UNKNOWN_SIZE = 2
 
@@ -43,6 +45,7 @@ class Geometry:
         "holder",
         "is_empty",
         "is_solid",
+        "layout",
         "lo",
         "offset",
         "size",
@@ -51,6 +54,7 @@ class Geometry:
 
     def __init__(self, layout: Layout, holder: Tensor, dtype: torch.dtype, bits: int) -> None:
         """`holder` is some meta tensor of this dtype and these bits in the same storage."""
+        self.layout = layout
         self.size, self.stride, self.offset = size, stride, offset = layout
         self.dtype, self.bits, self.holder = dtype, bits, holder
         self._tensor: Tensor | None = None
@@ -72,10 +76,6 @@ class Geometry:
         self.hi = self.lo if self.is_empty else self.lo + reach
         if any(s == 0 and n > 1 for n, s in zip(size, stride, strict=True)):
             self._overlaps_itself = not self.is_empty
-
-    @property
-    def layout(self) -> Layout:
-        return self.size, self.stride, self.offset
 
     @property
     def tensor(self) -> Tensor:
@@ -141,7 +141,7 @@ class Geometries:
 
     def root(self, value: Tensor) -> Geometry:
         """The geometry of new memory that holds a tensor like the (fake) `value`."""
-        return self.new(tuple(value.size()), value.stride(), value.dtype, bits_of(value))
+        return self.new(value.size(), value.stride(), value.dtype, bits_of(value))
 
     def new(self, size: tuple[Any, ...], stride: tuple[Any, ...], dtype: torch.dtype, bits: int = 0) -> Geometry:
         """The geometry of new memory of this layout."""
@@ -171,16 +171,14 @@ class Geometries:
         `args` are the arguments after the tensor, numbers only.
         """
         key = (id(target), parent, args)  # an operator lives for ever, and its hash is slow
-        try:
-            return self._views[key]
-        except KeyError:
-            pass
-        layout = layout_of_view(target, parent.layout, args)
-        if layout is not None:
-            found: Any = self._at(layout, parent.holder, parent.dtype, parent.bits)
-        else:
-            found = self._run(target, parent, args)
-        self._views[key] = found
+        found: Any = self._views.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            layout = layout_of_view(target, parent.layout, args)
+            if layout is not None:
+                found = self._at(layout, parent.holder, parent.dtype, parent.bits)
+            else:
+                found = self._run(target, parent, args)
+            self._views[key] = found
         return found
 
     def _run(self, target: Callable[..., Any], parent: Geometry, args: tuple[Any, ...]) -> Any:
@@ -228,6 +226,11 @@ class Geometries:
 def bits_of(value: Tensor) -> int:
     """The lazy bits of a tensor: 1 conjugate, 2 negative."""
     return (1 if value.dtype.is_complex and value.is_conj() else 0) + (2 if value.is_neg() else 0)
+
+
+def size_of(value: Tensor) -> tuple[int, ...]:
+    """The size of a (fake) tensor, symbolic integers at their hint."""
+    return tuple([n if type(n) is int else concrete(n) for n in value.size()])
 
 
 def concrete(value: Any) -> Any:

@@ -114,6 +114,8 @@ class SymbolicMemory:
 
     def _through(self, steps: list[ViewOf], geometry: Geometry) -> Geometry | None:
         """The place of the view that `steps`, innermost first, make of a tensor in `geometry`."""
+        if len(steps) == 1:
+            return self.viewed(steps[0], geometry)
         found: Geometry | None = geometry
         for step in reversed(steps):
             if found is None:
@@ -142,11 +144,9 @@ class SymbolicMemory:
     def view_of(self, value: Node) -> ViewOf | None:
         """What `value` is a view of, if it is one."""
         known = self._views
-        try:
-            return known[value]
-        except KeyError:
-            found = known[value] = _view_of(value)
-            return found
+        if value not in known:
+            known[value] = _view_of(value)
+        return known[value]
 
     def why_not(self, value: Node, memory: Memory) -> str:
         """Empty if `memory` holds `value` now, else why it does not."""
@@ -164,6 +164,9 @@ class SymbolicMemory:
     def holds(self, value: Node, memory: Memory) -> bool:
         """Whether `memory` holds `value` now."""
         buffer, geometry = memory.buffer, memory.geometry
+        for fact in self.where.get(value, ()):  # mostly it was put there and nothing happened since
+            if fact.geometry is geometry and fact.buffer is buffer and not fact.damage and not fact.converted:
+                return True
         for fact, place in self.located(value):
             there = place is geometry and fact.buffer is buffer and not fact.converted
             if there and (not fact.damage or self.damage(fact, place) is None):

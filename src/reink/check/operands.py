@@ -107,11 +107,11 @@ class Reader:
 
     def _homes(self, base: Node) -> list[Memory]:
         """Where a call may take `base` for its own. Elements that share memory must do so in the value too."""
-        layout = self.geometries.root(base.meta["val"]).stride
         homes: list[Memory] = []
         for fact, place in self.memory.located(base):
-            clean = not fact.converted and self.memory.damage(fact, place) is None
-            if clean and (not place.overlaps_itself or place.stride == layout):
+            if fact.converted or self.memory.damage(fact, place) is not None:
+                continue
+            if not place.overlaps_itself or place.stride == self.geometries.root(base.meta["val"]).stride:
                 homes.append(Memory(fact.buffer, place))
         return homes
 

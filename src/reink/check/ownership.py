@@ -16,10 +16,11 @@ import torch.fx
 from reink.check.geometry import Geometry
 from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory
 from reink.check.operands import Operands, is_strided
-from reink.check.roles import MAIN, PROOFS, Interpreter
+from reink.check.roles import MAIN, PROOFS, RULES, Interpreter
 from reink.core.calls import CALLS
 from reink.core.opinfo import Kind, facts_of
 from reink.core.program import OutputKind, OutputSpec, Program
+from reink.core.torch_internals import input_nodes
 from reink.report import Verdict
 
 Node = torch.fx.Node
@@ -84,7 +85,7 @@ class _Ownership:
                     used = max(used, last.get(node, -1))
                 elif is_ordered or (is_python and _has_effect(node)):
                     self.due.append(node)
-            for value in node.all_input_nodes:
+            for value in input_nodes(node):
                 if last.get(value, -1) < used:
                     last[value] = used
         self.due.reverse()
@@ -122,7 +123,10 @@ class _Ownership:
             self._advance(len(self.order))
         elif pure is not self.turn or role == "epilogue":
             self._turn_of(pure, role)
-        self.tensors.step(node, pure, role)
+        rule = RULES.get(role)
+        if rule is None or (pure is None and role in MAIN):
+            raise Refuted(f"{node.name} carries out nothing of the pure program (role {role!r})")
+        rule(self.tensors, node, pure)
         if role in MAIN and pure is not None:
             self.carried_out.add(pure)
             if pure in self.effectful:

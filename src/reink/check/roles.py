@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry, concrete
+from reink.check.geometry import Geometry, size_of
 from reink.check.memory import Buffer, Fact, Memory, Refuted, SymbolicMemory, ViewOf, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
 from reink.core.calls import CALLS, V2_CALLS, result_count
@@ -57,13 +57,6 @@ class Interpreter(Reader):
         super().__init__(memory)
         self.returned = returned
         self.parts: dict[tuple[Node, Any], Memory] = {}
-
-    def step(self, node: Node, pure: Node | None, role: str) -> None:
-        """Carry out `node` for `pure`. Raises Refuted if it does not do that."""
-        rule = _RULES.get(role)
-        if rule is None or (pure is None and role in MAIN):
-            raise Refuted(f"{node.name} carries out nothing of the pure program (role {role!r})")
-        rule(self, node, pure)
 
     def _run(self, node: Node, pure: Node) -> None:
         """The same operator: equal operands, so an equal result, in new memory."""
@@ -147,16 +140,15 @@ class Interpreter(Reader):
         written, value = self.memory_of(node.args[0], node), pure.meta["val"]
         self._refuse_unwritable(node, written, value)
         for memory, _ in found.memories[1:]:
-            if memory.geometry is not written.geometry or not facts.pointwise:
+            if memory.buffer is written.buffer and (memory.geometry is not written.geometry or not facts.pointwise):
                 self.refuse_overlap(node, written, memory)
         self.memory.write(written, node)
         self.memory.hold(pure, written, converted=value.dtype != written.geometry.dtype)
         self.at[node] = written
 
     def _refuse_unwritable(self, node: Node, written: Memory, value: Tensor) -> None:
-        size = value.size()
-        if concrete(tuple(size)) != written.geometry.size:
-            raise Refuted(f"{named(node)} writes {list(size)} into {written}")
+        if size_of(value) != written.geometry.size:
+            raise Refuted(f"{named(node)} writes {list(value.size())} into {written}")
         if written.geometry.overlaps_itself:
             raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
 
@@ -183,21 +175,22 @@ class Interpreter(Reader):
 
     def _call(self, node: Node, pure: Node) -> None:
         """A mutable operator on the memory itself."""
-        op = pure.args[0]
+        op, is_v2 = pure.args[0], pure.target in V2_CALLS
         if pure.target not in CALLS or node.target is not op or not isinstance(op, OpOverload):
             raise Refuted(f"{named(node)} is not the operator that {named(pure)} wraps")
-        bases: Any = pure.args[3] if pure.target in V2_CALLS else ()
+        bases: Any = pure.args[3] if is_v2 else ()
         found = Operands(node, bases)
-        written = self._written_operands(node, pure, facts_of(op), found)
+        facts = facts_of(op)
+        written = self._written_operands(node, pure, facts, found)
         self._refuse_shared_operands(node, written, found)
         for k in written:
             self.memory.write(found.memories[k][0], node)
-        count = result_count(op)
+        count = len(facts.result_aliases)
         asked: dict[Any, list[Node]] = {}
         for user in pure.users:
             if user.target is operator.getitem:
                 asked.setdefault(user.args[1], []).append(user)
-        if pure.target in V2_CALLS:
+        if is_v2:
             homes = found.homes
         else:
             homes = {k: [found.memories[w][0]] for k, w in enumerate(written)}
@@ -211,23 +204,26 @@ class Interpreter(Reader):
     def _written_operands(self, node: Node, pure: Node, facts: OpFacts, found: Operands) -> list[int]:
         """Check every operand; the numbers of those that the call writes."""
         args, kwargs = pure.args[1], pure.args[2]
+        given, given_kwargs = node.args, node.kwargs
         assert isinstance(args, (list, tuple)) and isinstance(kwargs, dict)
-        if len(args) != len(node.args) or list(kwargs) != list(node.kwargs):
+        if len(args) != len(given) or list(kwargs) != list(given_kwargs):
             raise Refuted(f"{named(node)} has not the arguments of {named(pure)}")
         writes = hidden_writes(facts, tuple(args), kwargs)
         written: list[int] = []
-        for parameter in facts.parameters:
+        for position, parameter in enumerate(facts.parameters):
             before = len(found.memories)
-            if parameter.position < len(args):
-                self.agree(args[parameter.position], node.args[parameter.position], found)
+            if position < len(args):
+                self.agree(args[position], given[position], found)
             elif parameter.name in kwargs:
-                self.agree(kwargs[parameter.name], node.kwargs[parameter.name], found)
-            if parameter.position in writes:
+                self.agree(kwargs[parameter.name], given_kwargs[parameter.name], found)
+            if position in writes:
                 written.extend(range(before, len(found.memories)))
         return written
 
     def _refuse_shared_operands(self, node: Node, written: list[int], found: Operands) -> None:
         """A written operand may meet another only where both are views of one base."""
+        if len(found.memories) == 1:
+            return
         sharing: dict[int, list[int]] = {}
         for k, (memory, _) in enumerate(found.memories):
             sharing.setdefault(id(memory.buffer), []).append(k)
@@ -336,12 +332,12 @@ class Interpreter(Reader):
 
     def prove_scatter(self, pure: Node) -> None:
         """A scatter holds where its base is with the update in the window, but for what was overwritten."""
-        base, update = pure.args[0], pure.args[1]
+        base, update, memory = pure.args[0], pure.args[1], self.memory
         assert isinstance(base, Node) and isinstance(update, Node)
         window = ViewOf(base, _WINDOW_OF[id(pure.target)], numbers(pure, 2), -1)
         note = f"{base.name} is nowhere"
-        for fact, place in self.memory.located(base):
-            part = None if fact.converted else self.memory.viewed(window, place)
+        for fact, place in memory.located(base):
+            part = None if fact.converted else memory.viewed(window, place)
             if part is None:
                 continue
             if place.overlaps_itself:
@@ -351,12 +347,12 @@ class Interpreter(Reader):
             if inner is None:
                 note = f"{update.name} is not in the window of {pure.name}, {fact.buffer.name} {part}"
                 continue
-            spoiled = self.memory.damage_outside(fact, place, part) if fact.damage else []
+            spoiled = memory.damage_outside(fact, place, part) if fact.damage else []
             if inner.damage:
-                spoiled += self.memory.damage_within(inner, part)
-            self.memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
-        if pure not in self.memory.where:
-            self.memory.notes[pure] = note
+                spoiled += memory.damage_within(inner, part)
+            memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
+        if pure not in memory.where:
+            memory.notes[pure] = note
 
     def _fact_at(self, value: Node, buffer: Buffer, geometry: Geometry) -> Fact | None:
         """The fact that puts `value`, or its conversion to the dtype of the memory, exactly there."""
@@ -368,7 +364,7 @@ class Interpreter(Reader):
     def prove_copy(self, pure: Node) -> None:
         """A copy holds wherever its source is in the size and dtype of the result."""
         source, value = pure.args[1], pure.meta["val"]
-        size = concrete(tuple(value.size()))
+        size = size_of(value)
         if not isinstance(source, Node):
             return
         for fact, place in self.memory.located(source):
@@ -379,7 +375,8 @@ class Interpreter(Reader):
             self.memory.notes[pure] = f"{source.name} is nowhere in the size and dtype of {pure.name}"
 
 
-_RULES: dict[str, Callable[[Interpreter, Node, Any], None]] = {
+# What a node does by its role. Raises Refuted if it does not carry that out.
+RULES: dict[str, Callable[[Interpreter, Node, Any], None]] = {
     "run": Interpreter._run,
     "in place": Interpreter._in_place,
     "write": Interpreter._write,

@@ -7,7 +7,7 @@ fails by naming the broken assumption.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -56,6 +56,7 @@ __all__ = [
     "has_registered_effect",
     "has_side_effect",
     "inner_tensors",
+    "input_nodes",
     "is_wrapper_subclass",
     "lower_bound",
     "make_fx",
@@ -125,6 +126,11 @@ def operator_named(name: str) -> OpOverload:
     found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     assert isinstance(found, OpOverload)
     return found
+
+
+def input_nodes(node: torch.fx.Node) -> Iterable[torch.fx.Node]:
+    """`node.all_input_nodes` without the copy; not to be kept while the node changes."""
+    return node._input_nodes
 
 
 def append_node(
