@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.reink-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long check lint type format golden bench docs clean
+.PHONY: help setup demo test long fuzz check lint type format golden bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,12 @@ test: setup  ## run the test suite (two workers)
 
 long: setup  ## run the test suite in its long modes: more examples, more random programs
 	REINK_LONG=1 $(BIN)/pytest -n 2
+
+# MINUTES for each of the two, e.g. `make fuzz MINUTES=1`.
+MINUTES ?= 5
+fuzz: setup  ## random programs against eager: the passes with injected faults, then torch.compile
+	$(BIN)/reink fuzz --minutes $(MINUTES) --seed $(shell date +%s) --inject 2
+	$(BIN)/reink fuzz --minutes $(MINUTES) --seed $(shell date +%s) --against reink
 
 check: lint type test  ## lint, type and test: green before every commit
 

@@ -17,6 +17,7 @@ from reink.check import check_form, check_ownership
 from reink.check.geometry import Geometries, Geometry
 from reink.core.program import Form, InputMutation, MutationSignature, OutputKind, OutputSpec, Program
 from reink.core.torch_internals import FakeTensorMode, ShapeEnv, trace
+from reink.fuzz.injection import FAULTS, Fault, copied
 from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
 from reink.passes.reinplace import reinplace
@@ -272,125 +273,6 @@ def test_symbolic_sizes_are_checked_at_their_hints(function: Callable[[Tensor], 
 
 
 # -- faults ------------------------------------------------------------------------------------------------
-
-Fault = Callable[[torch.fx.Graph, Node], Iterator[Callable[[], None]]]
-
-
-def role(node: Node) -> str:
-    return str(node.meta.get("reink_role", ""))
-
-
-def tensor_operands(node: Node) -> list[Node]:
-    return [a for a in node.all_input_nodes if isinstance(a.meta.get("val"), Tensor)]
-
-
-def dropped_copy(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """A copy that keeps an old value is replaced by its source."""
-
-    def apply() -> None:
-        node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
-        graph.erase_node(node)
-
-    if role(node) == "copy" and node.target is aten.clone.default:
-        yield apply
-
-
-def unfilled_copy(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """A copy gets memory and no content."""
-
-    def apply() -> None:
-        node.target = aten.zeros_like.default if node.target is aten.zeros_like.default else aten.empty_like.default
-
-    if role(node) == "copy" and node.target is aten.clone.default:
-        yield apply
-
-
-def dropped_write(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """A write does not happen: an in-place operator, a copy into a window or an input, a call."""
-    if role(node) in ("in place", "write", "epilogue", "call") and not node.users:
-        yield lambda: graph.erase_node(node)
-
-
-def moved_later(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """A node moves down past others, as far as its users allow: a read past a write, or a write past a read."""
-    if node.op != "call_function":
-        return
-    after = node
-    for _ in range(6):
-        after = after.next
-        if after.op == "output" or node in after.all_input_nodes:
-            return
-        yield lambda target=after: target.append(node)  # type: ignore[misc]
-
-
-def wrong_window(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """A view is another part of the same tensor."""
-    if node.target not in (aten.select.int, aten.slice.Tensor) or node.op != "call_function":
-        return
-    numbers: list[Any] = list(node.args)
-    if node.target is aten.select.int:
-        for index in range(4):
-            if index != numbers[2]:
-                changed = (*numbers[:2], index)
-                yield lambda args=changed: setattr(node, "args", args)  # type: ignore[misc]
-    for by in (-1, 1):
-        if node.target is aten.slice.Tensor and len(numbers) == 4 and numbers[2] + by >= 0:
-            moved = (*numbers[:2], numbers[2] + by, numbers[3] + by)
-            yield lambda args=moved: setattr(node, "args", args)  # type: ignore[misc]
-
-
-def wrong_base(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """An operand is another tensor of the same size and dtype."""
-    if node.op != "call_function":
-        return
-    earlier = list(itertools.takewhile(lambda n: n is not node, graph.nodes))
-    for used in tensor_operands(node):
-        value = used.meta["val"]
-        for other in earlier:
-            known = other.meta.get("val")
-            alike = isinstance(known, Tensor) and (known.shape, known.dtype) == (value.shape, value.dtype)
-            if alike and other is not used:
-                yield lambda a=used, b=other: node.replace_input_with(a, b)  # type: ignore[misc]
-
-
-def wrong_result(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """The program returns another tensor of the same size."""
-    if node.op == "output":
-        for used in tensor_operands(node):
-            for other in list(graph.nodes):
-                known = other.meta.get("val")
-                if other is not used and isinstance(known, Tensor) and known.shape == used.meta["val"].shape:
-                    yield lambda a=used, b=other: node.replace_input_with(a, b)  # type: ignore[misc]
-
-
-def wrong_number(graph: torch.fx.Graph, node: Node) -> Iterator[Callable[[], None]]:
-    """A number is another one."""
-    for k, argument in enumerate(node.args if role(node) in ("run", "in place") else ()):
-        if isinstance(argument, (int, float)) and not isinstance(argument, bool):
-            changed = (*node.args[:k], argument + 1, *node.args[k + 1 :])
-            yield lambda args=changed: setattr(node, "args", args)  # type: ignore[misc]
-
-
-FAULTS: list[Fault] = [
-    dropped_copy,
-    unfilled_copy,
-    dropped_write,
-    moved_later,
-    wrong_window,
-    wrong_base,
-    wrong_result,
-    wrong_number,
-]
-
-
-def copied(lowered: Program) -> Program:
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(lowered.graph, {}))
-    originals = [n for n in lowered.graph.nodes if n.op != "output"]
-    for new, old in zip(graph.nodes, originals, strict=False):
-        new.meta = dict(old.meta)
-    module = torch.fx.GraphModule(lowered.module, graph)
-    return Program(module, lowered.form, lowered.signature, lowered.out_spec)
 
 
 def mutants(case: Case, fault: Fault) -> Iterator[tuple[str, Program]]:

@@ -26,7 +26,11 @@ SHOWN = 24
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a tensor lies: all but its content."""
+    """Where a tensor lies: all but its content.
+
+    PyTorch gives the strides of dims of one element, and those of empty tensors, no meaning (and its own operators
+    differ in them): they count as 0.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -164,11 +168,15 @@ def _gradient(tensor: Tensor) -> Tensor | None:
 
 
 def _layout(tensor: Tensor) -> Layout:
-    return Layout(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.requires_grad)
+    empty = tensor.numel() == 0
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    strides = tuple(0 if empty or size == 1 else stride for size, stride in pairs)
+    return Layout(tensor.dtype, tuple(tensor.shape), strides, tensor.requires_grad)
 
 
 def _byte_offset(tensor: Tensor) -> int:
-    return int(tensor.storage_offset()) * tensor.element_size()
+    """Where the first element lies; an empty tensor has none, so its offset counts as 0."""
+    return int(tensor.storage_offset()) * tensor.element_size() if tensor.numel() else 0
 
 
 def _sharing(tensor: Tensor, others: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:

@@ -212,6 +212,8 @@ class _Ownership:
         if memory is None:
             raise Refuted(f"result {k} is not a tensor")
         if spec.kind is OutputKind.INPUT_ALIAS:
+            if not spec.steps and given is not self.lowered.placeholders()[spec.source]:
+                raise Refuted(f"result {k} is {memory} and not input {spec.source} itself, which eager returns")
             buffer = self.inputs[spec.source]
             if (
                 buffer is None

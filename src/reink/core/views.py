@@ -254,7 +254,7 @@ def strided_place(place: Place) -> Place | None:
     start = place.offset // itemsize
     reach = start + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))
     if any(n == 0 for n in place.size):
-        reach = start
+        start = reach = 0  # an empty view may begin beyond the base, and begins nowhere
     flat = base.at(ViewStep("aten.as_strided.default", ([reach], [1])), (reach,), (1,), 0, base.dtype, base.bits)
     if start:
         cut = ViewStep("aten.slice.Tensor", (0, start, reach))
@@ -262,7 +262,8 @@ def strided_place(place: Place) -> Place | None:
     step = ViewStep("aten.as_strided.default", (list(place.size), list(place.stride)))
     if flat.key() == place.key():
         return flat
-    return Place(place.buffer, place.size, place.stride, place.offset, place.dtype, place.bits, flat, step)
+    offset = start * itemsize
+    return Place(place.buffer, place.size, place.stride, offset, place.dtype, place.bits, flat, step)
 
 
 def single_step(place: Place) -> ViewStep | None:

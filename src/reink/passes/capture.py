@@ -326,13 +326,25 @@ class _UserLines(TorchFunctionMode):
 class _IndexedWrites(TorchFunctionMode):
     """Keeps ``cache[position] = row`` a write by index when `position` is a tensor of one number.
 
-    PyTorch would read the number, which a trace cannot.
+    PyTorch would read the number, which a trace cannot. Refuses ``x.data = y``, which a trace does not see.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _SET_DATA:
+            raise ReinkError(
+                "metadata-mutation",
+                "cannot capture: the program gives a tensor other memory by assigning to its .data",
+                where=_user_line_of(sys._getframe(1)),
+                why="what shares memory with what would change in the middle of the program",
+                do="assign the tensor to the name instead (x = y), or copy its values (x.copy_(y))",
+            )
         if func is Tensor.__setitem__ and isinstance(args[1], Tensor) and _is_position(args[1]):
             return _write_row(*args)
         return func(*args, **(kwargs or {}))
+
+
+# What a function mode is told of an assignment to ``.data``.
+_SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009  a slot wrapper that type checkers do not know
 
 
 def _write_row(target: Tensor, position: Tensor, value: Any) -> Tensor:
@@ -354,6 +366,11 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def _user_line_of(frame: FrameType | None) -> str:
+    found = _user_frame(frame)
+    return f"{found.f_code.co_filename.rsplit('/', 1)[-1]}:{found.f_lineno} in {found.f_code.co_name}" if found else ""
 
 
 def _frame_line(frame: FrameType) -> str:
