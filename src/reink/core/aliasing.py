@@ -36,6 +36,7 @@ from reink.core.torch_internals import (
 Tensor = torch.Tensor
 Key = tuple[Any, ...]
 Layout = tuple[tuple[Any, ...], tuple[Any, ...], Any]
+Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype, int]
 # Geometries remembered at most.
 MOST_EXTENTS = 65_536
 
@@ -102,8 +103,8 @@ class Buffer:
         self.kind, self.name, self.input_index = kind, name, input_index
         self.places: dict[Key, Place] = {}
         self.facts: SymbolFacts | None = None
-        size, stride, _ = layout_of(value)
-        self.root = Place(self, size, stride, 0, value.dtype, bits_of(value), None, None)
+        size, stride, _, dtype, bits = geometry_of(value)
+        self.root = Place(self, size, stride, 0, dtype, bits, None, None)
         self.root.value = value
         self.places[self.root.key()] = self.root
 
@@ -174,15 +175,15 @@ class Place:
         The two values only have to agree with each other about offsets and lazy bits, so this also holds for a
         place that has moved to another buffer.
         """
-        size, stride, offset = layout_of(value)
-        dtype, before = value.dtype, layout_of(parent_value)[2]
+        _, _, before, parent_dtype, parent_bits = geometry_of(parent_value)
+        size, stride, offset, dtype, bits = geometry_of(value)
         if dtype is self.dtype:
             moved = (offset - before) * dtype.itemsize if offset is not before else 0
         else:
-            moved = offset * dtype.itemsize - before * parent_value.dtype.itemsize
-        bits = self.bits ^ bits_of(parent_value) ^ bits_of(value)
-        found = self.at(step, size, stride, self.offset + moved, dtype, bits)
-        found.suggest_value(value)
+            moved = offset * dtype.itemsize - before * parent_dtype.itemsize
+        found = self.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits)
+        if found._value is None:
+            found._value = value
         return found
 
     def at(
@@ -419,6 +420,15 @@ def _layout(value: Tensor) -> Layout:
                 expression(offset),
             )
     return size, tuple(stride), offset
+
+
+def geometry_of(value: Tensor) -> Geometry:
+    """The layout of a fake tensor, its dtype and its lazy bits; kept on the tensor like its layout."""
+    known: Geometry | None = value.__dict__.get("_reink_geometry")
+    if known is None:
+        known = (*layout_of(value), value.dtype, bits_of(value))
+        value.__dict__["_reink_geometry"] = known
+    return known
 
 
 def bits_of(value: Tensor) -> int:

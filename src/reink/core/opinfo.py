@@ -23,6 +23,8 @@ Target = Callable[..., Any] | str
 class Kind(Enum):
     """How functionalize treats a call."""
 
+    __hash__ = object.__hash__  # that of Enum runs Python code
+
     VIEW = "view"
     VIEW_LIST = "view list"
     PURE = "pure"

@@ -74,7 +74,8 @@ __all__ = [
 
 Tensor = torch.Tensor
 _EMPTY: dict[str, Any] = {}
-_name_hints: dict[Any, str] = {}
+# By identity: hashing an operator runs Python code. The target is kept alive beside its name.
+_name_hints: dict[int, tuple[Any, str]] = {}
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -143,12 +144,12 @@ def append_node(
 
     Skips the scan of the arguments for raw symbolic integers: reink never puts any there.
     """
-    hint = _name_hints.get(target)
-    if hint is None:
+    known = _name_hints.get(id(target))
+    if known is None:
         hint = target._schema.name.partition("::")[2] if isinstance(target, OpOverload) else target.__name__
-        _name_hints[target] = hint
+        known = _name_hints[id(target)] = (target, hint)
     namespace = graph._graph_namespace
-    name = _next_name(namespace, hint)
+    name = _next_name(namespace, known[1])
     node = torch.fx.Node(graph, name, "call_function", target, args, kwargs or _EMPTY)
     namespace._obj_to_name[node] = name
     graph._insert(node)

@@ -31,9 +31,10 @@ class Values(dict[Node, Any]):
     def read(self, argument: Any) -> Any:
         """A captured argument for the functional graph: tensors at their newest version."""
         if isinstance(argument, Node):
-            return self.read_value(self[argument])
+            value = self[argument]
+            return self._ledger.read(value) if type(value) is Place else self.read_value(value)
         if isinstance(argument, (list, tuple)):
-            return type(argument)(self.read(a) for a in argument)
+            return type(argument)([a if type(a) is int else self.read(a) for a in argument])
         if isinstance(argument, dict):
             return {k: self.read(v) for k, v in argument.items()}
         if isinstance(argument, slice):

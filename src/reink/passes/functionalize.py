@@ -253,28 +253,31 @@ class _Functionalizer:
     def _in_place(self, node: Node, facts: OpFacts) -> None:
         dest = self.values[node.args[0]]  # type: ignore[index]
         refuse_unwritable(node, facts, dest)
-        if self._depends_on_overlap(node, dest):
+        written = None if dest.overlaps_itself() else with_write_back(dest)
+        if written is None or self._depends_on_overlap(node, dest):
+            # eager's answer depends on memory shared inside this one call: it is kept as it is
             self._call(node, facts)
             return
-        written = with_write_back(dest)
-        assert written is not None
         update = self._copied(node, written) if facts.name == "aten.copy_.default" else self._twin(node, facts, written)
         self.values[node] = dest
         if update is not None:
             self.ledger.write(written, update)
 
     def _depends_on_overlap(self, node: Node, dest: Place) -> bool:
-        """Whether eager's answer depends on memory shared inside this one call: then the call is kept as it is."""
-        if dest.overlaps_itself() or with_write_back(dest) is None:
-            return True
-        others = [p for a in (*node.args[1:], *node.kwargs.values()) for p in self.values.places(a)]
-        return any(p is not dest and may_overlap(p, dest) for p in others)
+        """Whether another operand lies where the call writes, other than element for element."""
+        for used in node.all_input_nodes:
+            for place in self.values.places(used):
+                if place is not dest and may_overlap(place, dest):
+                    return True
+        return False
 
     def _twin(self, node: Node, facts: OpFacts, dest: Place) -> Node:
         twin = facts.twin
         assert twin is not None
         given = len(node.args)
-        filled = {n: v for n, v in facts.filled_in if n not in node.kwargs and _position(facts, n) >= given}
+        filled: dict[str, Any] = {}
+        if facts.filled_in:
+            filled = {n: v for n, v in facts.filled_in if n not in node.kwargs and _position(facts, n) >= given}
         dtype, strides = self.layouts.of(twin, node, filled, self.values.place)
         args = (self.ledger.read(dest), *self.values.read(node.args[1:]))
         kwargs = {**self.values.read(dict(node.kwargs)), **filled} if node.kwargs or filled else None
