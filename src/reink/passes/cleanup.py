@@ -92,16 +92,20 @@ _BY_KIND = {
     Kind.REGION: _Role.REGION,
 }
 
-_TAKEN = (_Role.VIEW, _Role.PARTS, _Role.ITEM)
+# Looked up once: reading a member of an Enum runs Python code.
+_VIEW, _WRITE, _CALL, _EQUAL = _Role.VIEW, _Role.WRITE, _Role.CALL, _Role.EQUAL
+_ITEM, _COPY, _REGION, _OTHER = _Role.ITEM, _Role.COPY, _Role.REGION, _Role.OTHER
+_TAKEN = (_VIEW, _Role.PARTS, _ITEM)
 
-_roles: dict[Any, _Role] = {}
+# By identity: hashing an operator runs Python code. The target is kept alive beside its role.
+_roles: dict[int, tuple[Any, _Role]] = {}
 
 
 def _role_of(target: Any) -> _Role:
-    found = _roles.get(target)
+    found = _roles.get(id(target))
     if found is None:
-        found = _roles[target] = _learn(target, facts_of(target))
-    return found
+        found = _roles[id(target)] = (target, _learn(target, facts_of(target)))
+    return found[1]
 
 
 def _learn(target: Any, facts: OpFacts) -> _Role:
@@ -145,23 +149,25 @@ class _Storages:
         self.base: dict[Node, Node] = {}
         self.views: dict[Node, int] = {}
         for node, role in calls:
-            if role is not _Role.EQUAL or "reink_write" in node.meta:
+            if role is not _EQUAL or "reink_write" in node.meta:
                 self._enter(node, role)
         self._enter_boundary(program)
 
     def of(self, node: Node) -> Node:
         """The value that stands for the class of `node`."""
         above = self._above
-        top = node
-        while (higher := above.get(top)) is not None:
-            top = higher
-        while node is not top:
-            above[node], node = top, above[node]
-        return top
+        while (higher := above.get(node)) is not None:
+            top = above.get(higher)
+            if top is None:
+                return higher
+            above[node] = top
+            node = top
+        return node
 
     def join(self, first: Node, second: Node) -> Node:
         """Make one class of two; the value that stands for it."""
-        top, lower = self.of(first), self.of(second)
+        top = self.of(first)
+        lower = second if second not in self._above else self.of(second)
         if top is lower:
             return top
         self._above[lower] = top
@@ -185,17 +191,17 @@ class _Storages:
                 base = self.base[node] = self.base.get(first, first)
                 self.views[base] = self.views.get(base, 0) + 1
                 self.join(base, node)
-        elif role is _Role.WRITE:
+        elif role is _WRITE:
             self._write(node, [first])
             self._carry_back(node.args[1], node)
-        elif role is _Role.CALL:
+        elif role is _CALL:
             self._write(node, _written_by_call(node))
         elif "reink_write" in node.meta:
             self._write(node, [first])
-        elif role is _Role.REGION:
+        elif role is _REGION:
             for used in node.all_input_nodes:
                 self.join(used, node)
-        elif role is _Role.OTHER and facts_of(node.target).written:
+        elif role is _OTHER and facts_of(node.target).written:
             self._write(node, node.all_input_nodes)
 
     def _write(self, node: Node, destinations: Iterable[Any]) -> None:
@@ -207,8 +213,10 @@ class _Storages:
         """`update` may be computed in the very memory that `node` puts it into, if it comes from there."""
         made = self.base.get(update, update)
         source = made.args[0] if isinstance(made, Node) and made.args else None
-        if isinstance(source, Node) and self.of(source) is self.of(node):
-            self.join(node, made)
+        if isinstance(source, Node):
+            top = self.of(node)
+            if self.of(source) is top:
+                self.join(top, made)
 
     def _enter_boundary(self, program: Program) -> None:
         results, inputs = program.results(), program.placeholders()
@@ -242,15 +250,18 @@ class _Cleaner:
 
     def run(self) -> None:
         """Replace each node that an earlier one can stand for. Replaced nodes stay behind, unused."""
-        rules = {
-            _Role.VIEW: self._earlier_view,
-            _Role.ITEM: self._earlier_item,
-            _Role.COPY: self._earlier_copy,
-            _Role.EQUAL: self._earlier_call,
-        }
         for node, role in self.calls:
-            rule = rules.get(role)
-            earlier = rule(node) if rule is not None and node not in self.kept else None
+            if node in self.kept:
+                continue
+            earlier: Node | None = None
+            if role is _VIEW:
+                earlier = self._earlier_view(node)
+            elif role is _EQUAL:
+                earlier = self._earlier_call(node)
+            elif role is _ITEM:
+                earlier = self._earlier_item(node)
+            elif role is _COPY:
+                earlier = self._earlier_copy(node)
             if earlier is not None and _offsets_agree(node, earlier):
                 self._count_views(node, earlier)
                 node.replace_all_uses_with(earlier)
@@ -291,7 +302,7 @@ class _Cleaner:
         found = self.places.get(node)
         value = node.meta.get("val")
         if found is None and isinstance(value, Tensor):
-            is_view = node.op == "call_function" and _role_of(node.target) is _Role.VIEW
+            is_view = node.op == "call_function" and _role_of(node.target) is _VIEW
             found = self._view_place(node, value) if is_view else Buffer("fresh", node.name, value).root
             self.places[node] = found
             self.first.setdefault(found, node)
@@ -344,8 +355,7 @@ class _Cleaner:
         if storages.is_written(update) or storages.is_returned(update):
             return False
         return all(
-            u.op == "call_function" and _role_of(u.target) is _Role.EQUAL and not storages.is_written(u)
-            for u in node.users
+            u.op == "call_function" and _role_of(u.target) is _EQUAL and not storages.is_written(u) for u in node.users
         )
 
     def _earlier_item(self, node: Node) -> Node | None:
