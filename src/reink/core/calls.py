@@ -113,12 +113,10 @@ def base_views(value: Any) -> Iterator[BaseView]:
     """Every `BaseView` in `value`, in order."""
     if isinstance(value, BaseView):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from base_views(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from base_views(item)
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, (dict, list, tuple)):
+                yield from base_views(item)
 
 
 def map_written(

@@ -15,12 +15,15 @@ from reink.core.program import BaseView, ViewStep
 Node = torch.fx.Node
 
 
-def scatter_window(base: Place, node: Node) -> Place:
-    """The place that a scatter node writes when its base lives in `base`."""
+def scatter_window(base: Place, node: Node, guess: Place | None = None) -> Place:
+    """The place that a scatter node writes when its base lives in `base`; `guess` is a view that it may be."""
     found = base.windows.get(node)
     if found is not None:
         return found
     facts = facts_of(node.target)
+    if guess is not None and guess.parent is base and not node.kwargs and guess.step == (facts.window, node.args[2:]):
+        base.windows[node] = guess
+        return guess
     place = base.windows[node] = window(base, ViewStep(facts.window, positional(facts, node, 2)))
     known = node.meta.get("reink_window")
     if known is not None:

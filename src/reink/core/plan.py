@@ -17,6 +17,8 @@ Node = torch.fx.Node
 class Action(Enum):
     """How one functional node is carried out."""
 
+    __hash__ = object.__hash__  # that of Enum runs Python code
+
     RUN = "run as it is, results in new memory"
     NOTHING = "no code: the value is where it has to be"
     IN_PLACE = "the in-place twin, on the place of its first operand"
@@ -52,10 +54,10 @@ class Step:
     action: Action
     place: Place | None = None
     source: Node | None = None
-    before: list[Copy] = field(default_factory=list)
+    before: tuple[Copy, ...] = ()
     places: tuple[Place, ...] = ()
     views: tuple[Place, ...] = ()
-    defines: list[tuple[Node, Place | None]] = field(default_factory=list)
+    defines: tuple[tuple[Node, Place | None], ...] = ()
 
 
 @dataclass(slots=True)

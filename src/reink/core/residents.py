@@ -1,7 +1,7 @@
 """Which values live where, and are still needed: what a write into a place could destroy.
 
 One interval index per buffer, so a write meets only the values whose bytes it may touch. Values that nobody
-will read again are dropped when they are met.
+will read again are dropped at their last read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Residents:
         self.pending: dict[Node, int] = {}
         self._indexes: dict[Buffer, IntervalIndex[Place]] = {}
         self._recent: dict[Buffer, list[Place]] = {}
-        self._values: dict[Place, list[Node]] = {}
+        self._values: dict[Place, dict[Node, None]] = {}
 
     def add(self, value: Node, place: Place) -> None:
         """`value` now lives in `place`."""
@@ -32,9 +32,9 @@ class Residents:
             return
         known = self._values.get(place)
         if known is not None:
-            known.append(value)
+            known[value] = None
             return
-        self._values[place] = [value]
+        self._values[place] = {value: None}
         recent = self._recent.setdefault(place.buffer, [])
         if place not in recent:
             recent.append(place)
@@ -45,7 +45,8 @@ class Residents:
         """Move the living places of `recent` to the index; those without a static span stay."""
         staying: list[Place] = []
         for place in recent:
-            if not self._alive(place):
+            if not self._values.get(place):
+                self._values.pop(place, None)
                 continue
             hull = place.hull()
             if hull is None or place.is_root:
@@ -55,43 +56,33 @@ class Residents:
         return staying
 
     def remove(self, value: Node, place: Place) -> None:
-        """`value` no longer lives in `place`: it was copied elsewhere."""
+        """`value` no longer lives in `place`, or nobody will read it again."""
         values = self._values.get(place)
-        if values is not None and value in values:
-            values.remove(value)
+        if values is not None:
+            values.pop(value, None)
 
     def hit_by(self, place: Place) -> list[tuple[Node, Place]]:
         """Live values that a write into `place` may destroy, with where they live."""
         found: list[tuple[Node, Place]] = []
+        living = self._values
         for other in self._recent.get(place.buffer, ()):
-            if other in self._values and may_overlap(place, other):
-                found.extend((v, other) for v in self._alive(other))
+            values = living.get(other)
+            if values and may_overlap(place, other):
+                found += [(v, other) for v in values]
         index = self._indexes.get(place.buffer)
         if index is None:
             return found
         hull = place.hull() or _EVERYTHING
         for other in index.hits(*hull):
-            values = self._alive(other)
+            values = living.get(other)
             if not values:
+                living.pop(other, None)
                 span = other.hull()
                 assert span is not None
                 index.remove(span[0], span[1], other)
             elif may_overlap(place, other):
-                found.extend((v, other) for v in values)
+                found += [(v, other) for v in values]
         return found
-
-    def _alive(self, place: Place) -> list[Node]:
-        values = self._values.get(place)
-        if not values:
-            self._values.pop(place, None)
-            return []
-        pending = self.pending
-        alive = [v for v in values if pending.get(v, 0) > 0]
-        if alive:
-            self._values[place] = alive
-        else:
-            del self._values[place]
-        return alive
 
 
 _EVERYTHING = (-(1 << 62), 1 << 62)

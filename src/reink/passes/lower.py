@@ -14,10 +14,10 @@ import torch
 import torch.fx
 
 from reink.core.aliasing import Place, is_dense
-from reink.core.calls import V2_CALLS, map_base_views, map_written, result_count
+from reink.core.calls import V2_CALLS, map_written, result_count
 from reink.core.opinfo import facts_of
 from reink.core.plan import Action, Copy, Plan, Step
-from reink.core.program import Form, OutputKind, OutputSpec, Program, ViewStep
+from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
 from reink.core.torch_internals import append_node, graph_module, operator_named
 from reink.core.views import step_operator
 
@@ -122,7 +122,7 @@ class _Lowering:
             place = self.at.get(value)
             return self.values[value] if place is None else self.tensor(place)
         if isinstance(value, (list, tuple)):
-            mapped = [self._args(v) for v in value]
+            mapped: list[Any] = [v if type(v) is int else self._args(v) for v in value]
             return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
         if isinstance(value, dict):
             return {k: self._args(v) for k, v in value.items()}
@@ -203,13 +203,11 @@ class _Lowering:
     def _call(self, step: Step) -> None:
         op, args, kwargs = step.node.args[:3]
         if step.node.target in V2_CALLS:
-            views = iter(step.views)
-            args, kwargs = map_base_views((args, kwargs), lambda _: _Here(next(views)))
-            args, kwargs = self._with_places(args), self._with_places(kwargs)
+            here = iter(step.views)
         else:
-            places = iter(step.places)
+            here, places = iter(()), iter(step.places)
             args, kwargs = map_written(op, args, kwargs, lambda _: _Here(next(places)))  # type: ignore[arg-type]
-            args, kwargs = self._with_places(args), self._with_places(kwargs)
+        args, kwargs = self._with_places(args, here), self._with_places(kwargs, here)
         call = self._emit(op, tuple(args), kwargs, role="call")
         count = result_count(op)
         for result, place in step.defines:
@@ -226,13 +224,16 @@ class _Lowering:
             else:
                 self.made[place] = new
 
-    def _with_places(self, value: Any) -> Any:
+    def _with_places(self, value: Any, views: Iterator[Place]) -> Any:
+        """The arguments of a mutable operator; `views` are the places of those that are a `BaseView`, in order."""
         if isinstance(value, _Here):
             return self.tensor(value.place)
+        if isinstance(value, BaseView):
+            return self.tensor(next(views))
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            return type(value)(self._with_places(v) for v in value)
+            return type(value)([self._with_places(v, views) for v in value])
         if isinstance(value, dict):
-            return {k: self._with_places(v) for k, v in value.items()}
+            return {k: self._with_places(v, views) for k, v in value.items()}
         return self._args(value)
 
     # -- the boundary ----------------------------------------------------------------------------

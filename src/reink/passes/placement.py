@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from reink.core.program import Program
 from reink.core.residents import Residents
 from reink.core.torch_internals import detect_fake_mode
 from reink.passes.order import is_ordered
-from reink.passes.write_back import WriteBack, WriteBacks, view_place
+from reink.passes.write_back import NOWHERE, WriteBack, WriteBacks, view_place
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
@@ -48,7 +48,7 @@ class Write:
     choice: Choice
     base: Place
     targets: list[Place]
-    chain: WriteBack = field(default_factory=WriteBack)
+    chain: WriteBack = NOWHERE
     whole: bool = False
     clash: bool = False
     optional: bool = False
@@ -115,23 +115,38 @@ class Placement:
 
     def conflicts(self, targets: list[Place], chain: WriteBack) -> Live:
         """Live values that a write into `targets` would destroy for a reader other than its own write-back."""
-        found: Live = []
-        seen: set[Node] = set()
+        found: dict[Node, Place] = {}
         for target in targets:
             for value, place in self.residents.hit_by(target):
-                if value not in seen and self.readers(value, chain):
-                    seen.add(value)
-                    found.append((value, place))
-        return found
+                if value not in found and self.readers(value, chain):
+                    found[value] = place
+        return list(found.items())
 
     def readers(self, value: Node, chain: WriteBack) -> list[Node]:
         """Nodes that still read `value`, the output node last."""
-        done = self.done
-        waiting = [u for u in value.users if u not in done and not looks_at_shape(u)]
-        readers = [u for u in waiting if u not in chain.exempt]
-        if self.pending[value] > len(waiting):
+        done, exempt, waiting = self.done, chain.exempt, 0
+        readers: list[Node] = []
+        for user in value.users:
+            if user in done:
+                continue
+            if user in exempt:
+                waiting += 1
+            elif not looks_at_shape(user):
+                waiting += 1
+                readers.append(user)
+        if self.pending[value] > waiting:
             readers.append(self._output)
         return readers
+
+    def count_reads(self, values: list[Node]) -> None:
+        """One read of each value is no longer to come; after the last one no write can destroy it."""
+        pending = self.pending
+        for value in values:
+            left = pending[value] = pending[value] - 1
+            if not left:
+                place = self.places.get(value)
+                if isinstance(place, Place):
+                    self.residents.remove(value, place)
 
     def _note_conflict(self, choice: Choice, live: Live, chain: WriteBack) -> None:
         value = live[0][0]
@@ -190,7 +205,7 @@ class Placement:
             for view, at in live or []:
                 if view is not value and value in ancestors(view):
                     self._move_view(copy, view, at)
-            step.before.append(copy)
+            step.before = (*step.before, copy)
             count = place.byte_count()
             choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
         choice.outcome = "saved"
@@ -239,7 +254,7 @@ class Placement:
             choice.bytes = 0
             return None
         root = self.new_buffer("fresh", write.node, base.value).root
-        write.step.before.append(Copy(base, root, filled=not write.whole, exact=True))
+        write.step.before = (*write.step.before, Copy(base, root, filled=not write.whole, exact=True))
         choice.bytes = 0 if write.whole else base.byte_count()
         _charge(choice)
         return root

@@ -15,17 +15,22 @@ import torch.fx
 
 from reink.core.aliasing import Buffer, Place, layout_of, may_overlap
 from reink.core.calls import V2_CALLS, auto_functionalized, base_views, written_arguments
-from reink.core.opinfo import Kind, OpFacts, facts_of, operator_name
+from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep, tensors_in
 from reink.passes.order import in_capture_order, is_ordered
 from reink.passes.placement import Placement, Write
-from reink.passes.write_back import WriteBack, view_place
+from reink.passes.write_back import NOWHERE, WriteBack, view_place
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
 aten = torch.ops.aten
+
+# Looked up once: reading a member of an Enum, or an operator of torch.ops, runs Python code.
+_COPY = aten.copy.default
+_VIEW, _VIEW_LIST, _GETITEM, _PYTHON = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PYTHON
+_NOTHING = Action.NOTHING
 
 _FRESH = OutputSpec(OutputKind.FRESH)
 _REGENERATED = (OutputKind.INPUT_ALIAS, OutputKind.GROUP_ALIAS)
@@ -68,7 +73,7 @@ class _Reinplacer:
         for node in body:
             if node not in self.done:
                 self._visit(node)
-        constants = {n: p for n, p in self.places.items() if n.op == "get_attr" and isinstance(p, Place)}
+        constants = {n: p for n in nodes if n.op == "get_attr" and isinstance(p := self.places.get(n), Place)}
         plan = Plan(self.program, self.steps, self.inputs, constants, self.choices)
         self._finish(plan)
         return plan
@@ -86,13 +91,15 @@ class _Reinplacer:
         ordered: list[Node] = []
         for node in reversed(self.program.graph.nodes):
             op = node.op
-            if op == "output" or (node not in needed and op != "placeholder" and not is_ordered(node)):
+            if node not in needed and (op == "output" or (op != "placeholder" and not is_ordered(node))):
                 self.done.add(node)
                 continue
             ordered.append(node)
+            if op != "call_function":
+                continue
             inputs = node.all_input_nodes
             needed.update(inputs)
-            if op == "call_function" and not facts_of(node.target).looks_at_shape:
+            if not facts_of(node.target).looks_at_shape:
                 for used in inputs:
                     pending[used] = pending.get(used, 0) + 1
         ordered.reverse()
@@ -115,70 +122,81 @@ class _Reinplacer:
         self.state.residents.add(node, place)
         done = self.done
         for user in node.users:
-            if user not in done and facts_of(user.target).kind is Kind.VIEW and user.args[0] is node:
+            if user in done:
+                continue
+            facts = facts_of(user.target)
+            if facts.kind is _VIEW and user.args[0] is node:
                 inputs = user.all_input_nodes
                 if len(inputs) == 1 or all(i in done for i in inputs if i is not node):
-                    self._visit(user)
+                    self._perform(user, facts, inputs)
 
     def _visit(self, node: Node) -> None:
+        self._perform(node, facts_of(node.target), node.all_input_nodes)
+
+    def _perform(self, node: Node, facts: OpFacts, inputs: list[Node]) -> None:
+        """Carry `node` out; `inputs` are all nodes that it reads."""
+        self._take(node, facts, inputs)
         target = node.target
-        facts = facts_of(target)
-        self._take(node, facts)
-        if facts.window:
+        if facts.kind is _VIEW:
+            self._view(node, facts)
+        elif facts.window:
             self._scatter(node)
-        elif target is aten.copy.default:
+        elif target is _COPY:
             dest, source = self.places[node.args[0]], self.places.get(node.args[1])  # type: ignore[index, arg-type]
             self._write_into(node, dest, dest, source)
-        elif facts.kind is Kind.PYTHON and target in V2_CALLS:
+        elif facts.kind is _PYTHON and target in V2_CALLS:
             self._call_v2(node)
         elif target is auto_functionalized:
             self._call_v1(node)
         else:
-            self._other(node, facts)
+            self._other(node, facts, inputs)
 
-    def _take(self, node: Node, facts: OpFacts) -> None:
+    def _take(self, node: Node, facts: OpFacts, inputs: list[Node]) -> None:
         """The node is being carried out: its reads are no longer to come."""
         self.done.add(node)
         if not facts.looks_at_shape:
-            pending = self.pending
-            for used in node.all_input_nodes:
-                pending[used] -= 1
+            self.state.count_reads(inputs)
 
     # -- values that are not writes --------------------------------------------------------------
 
-    def _other(self, node: Node, facts: OpFacts) -> None:
-        if facts.kind is Kind.VIEW and isinstance(self.places.get(node.args[0]), Place):  # type: ignore[arg-type]
-            self._nothing(node, view_place(self.places[node.args[0]], node, facts))  # type: ignore[index]
-        elif facts.kind is Kind.VIEW_LIST:
-            self._view_list(node)
-        elif facts.kind is Kind.GETITEM and isinstance(self.places.get(node.args[0]), tuple):  # type: ignore[arg-type]
-            self._nothing(node, self.places[node.args[0]][node.args[1]])  # type: ignore[index]
-        elif facts.in_place is None or not self._goes_in_place(node, facts):
+    def _view(self, node: Node, facts: OpFacts) -> None:
+        parent = self.places.get(node.args[0])  # type: ignore[arg-type]
+        if isinstance(parent, Place):
+            self._nothing(node, view_place(parent, node, facts))
+        else:
             self._run(node)
 
-    def _run(self, node: Node, before: list[Copy] | None = None) -> None:
-        step = Step(node, Action.RUN, before=before or [])
+    def _other(self, node: Node, facts: OpFacts, inputs: list[Node]) -> None:
+        kind = facts.kind
+        if kind is _VIEW_LIST:
+            self._view_list(node)
+        elif kind is _GETITEM and isinstance(self.places.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            self._nothing(node, self.places[node.args[0]][node.args[1]])  # type: ignore[index]
+        elif facts.in_place is None or not self._goes_in_place(node, facts, inputs):
+            self._run(node)
+
+    def _run(self, node: Node, before: tuple[Copy, ...] = ()) -> None:
+        step = Step(node, Action.RUN, before=before)
         self.steps.append(step)
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             self._defined(step, node, self.state.new_buffer("fresh", node, value).root)
 
     def _nothing(self, node: Node, place: Place) -> None:
-        step = Step(node, Action.NOTHING)
-        self.steps.append(step)
-        self._defined(step, node, place)
+        self.steps.append(Step(node, _NOTHING, defines=((node, place),)))
+        self._define(node, place)
 
     def _defined(self, step: Step, node: Node, place: Place) -> None:
-        step.defines.append((node, place))
+        step.defines = (*step.defines, (node, place))
         self._define(node, place)
 
     def _view_list(self, node: Node) -> None:
         """A list of views stays a call; each part is a place that lower takes out of the list."""
         parent = self.places[node.args[0]]  # type: ignore[index]
-        before, name = node.args[0].meta["val"], operator_name(node.target)  # type: ignore[union-attr]
+        before, name = node.args[0].meta["val"], facts_of(node.target).name  # type: ignore[union-attr]
         steps = [ViewStep(f"{name}[{k}]", tuple(node.args[1:])) for k in range(len(node.meta["val"]))]
         self.places[node] = tuple(parent.child(s, before, v) for s, v in zip(steps, node.meta["val"], strict=True))
-        self.steps.append(Step(node, Action.NOTHING))
+        self.steps.append(Step(node, _NOTHING))
         for user in list(node.users):
             if user not in self.done:
                 self._visit(user)
@@ -228,7 +246,7 @@ class _Reinplacer:
         self.steps.append(step)
         self._defined(step, node, place)
 
-    def _goes_in_place(self, node: Node, facts: OpFacts) -> bool:
+    def _goes_in_place(self, node: Node, facts: OpFacts, inputs: list[Node]) -> bool:
         """Carry out an operator by its in-place twin on the memory of its first operand, if that is safe."""
         operand = node.args[0] if node.args else None
         place = self.places.get(operand) if isinstance(operand, Node) else None
@@ -238,10 +256,10 @@ class _Reinplacer:
         chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
         if not (asked or chain.exempt or chain.homes):
             return False
-        if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts):
+        if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts, inputs):
             return False
         step = Step(node, Action.IN_PLACE, place=place)
-        choice = Choice(node, operator_name(facts.in_place), "self", "in place", 0, place.byte_count(), place)
+        choice = Choice(node, facts_of(facts.in_place).name, "self", "in place", 0, place.byte_count(), place)
         if self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
             if asked:
                 self.choices.append(choice)
@@ -260,9 +278,9 @@ class _Reinplacer:
             return True
         return all(u in chain.exempt for u in node.users)
 
-    def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
+    def _reads_itself(self, node: Node, place: Place, facts: OpFacts, inputs: list[Node]) -> bool:
         """Whether another operand lies in the written place, other than element for element."""
-        for used in node.all_input_nodes:
+        for used in inputs:
             other = self.places.get(used)
             if isinstance(other, tuple):
                 return True
@@ -272,7 +290,7 @@ class _Reinplacer:
             return False
         first = node.args[0]
         again = sum(a is first for a in _flat((node.args, node.kwargs))) > 1
-        return again or any(u is not first and self.places.get(u) is place for u in node.all_input_nodes)
+        return again or any(u is not first and self.places.get(u) is place for u in inputs)
 
     def _call_v2(self, node: Node) -> None:
         op, args, kwargs, bases = node.args
@@ -323,8 +341,8 @@ class _Reinplacer:
         name: str,
     ) -> Place:
         """Where a call writes one base (v2) or argument (v1); `others` are places that it must not disturb."""
-        chain = self.state.write_backs.follow(result, base) if result is not None else WriteBack()
-        choice = self._choice(node, operator_name(node.args[0]), name, base)
+        chain = self.state.write_backs.follow(result, base) if result is not None else NOWHERE
+        choice = self._choice(node, facts_of(node.args[0]).name, name, base)
         clash = any(may_overlap(o, t) for o in others for t in targets)
         home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash))
         assert home is not None
@@ -345,14 +363,14 @@ class _Reinplacer:
     def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
         self.steps.append(step)
         for index, result in results.items():
-            self._take(result, facts_of(result.target))
+            self._take(result, facts_of(result.target), result.all_input_nodes)
             value = result.meta.get("val")
             if index >= count:
                 self._defined(step, result, step.places[index - count])
             elif isinstance(value, Tensor):
                 self._defined(step, result, self.state.new_buffer("fresh", result, value).root)
             else:
-                step.defines.append((result, None))
+                step.defines = (*step.defines, (result, None))
 
     def _choice(self, node: Node, operator: str, argument: str, place: Place) -> Choice:
         choice = Choice(node, operator, argument, "in place", 0, place.byte_count(), place)
@@ -367,7 +385,7 @@ class _Reinplacer:
             value, dest = self.results[mutation.result], self.inputs[mutation.input]
             if not isinstance(value, Node) or dest is None:
                 continue
-            self.pending[value] -= 1
+            self.state.count_reads([value])
             if self.places[value] is not dest:
                 self._copy_back(plan, value, dest)
         self._settle_outputs(plan)
@@ -375,7 +393,7 @@ class _Reinplacer:
     def _copy_back(self, plan: Plan, value: Node, dest: Place) -> None:
         choice = self._choice(value, "epilogue", dest.buffer.name, dest)
         step = Step(value, Action.COPY_INTO, place=dest, source=value)
-        live = self.state.conflicts([dest], WriteBack())
+        live = self.state.conflicts([dest], NOWHERE)
         choice.bytes = dest.byte_count()
         if live:
             self.state.save(step, self.state.without_views(live), choice, live)
@@ -416,15 +434,21 @@ def _window(base: Place, node: Node) -> Place:
 
 
 def _result_nodes(call: Node) -> dict[int, Node]:
-    return {u.args[1]: u for u in call.users if facts_of(u.target).kind is Kind.GETITEM}  # type: ignore[misc]
+    return {u.args[1]: u for u in call.users if facts_of(u.target).kind is _GETITEM}  # type: ignore[misc]
 
 
 def _flat(value: Any) -> list[Node]:
     """The nodes among arguments, those inside view descriptions left out."""
     if isinstance(value, Node):
         return [value]
+    found: list[Node] = []
     if isinstance(value, dict):
-        return [n for v in value.values() for n in _flat(v)]
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return [n for v in value for n in _flat(v)]
-    return []
+        value = value.values()
+    elif not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
+        return found
+    for item in value:
+        if isinstance(item, Node):
+            found.append(item)
+        elif isinstance(item, (dict, list, tuple)):
+            found += _flat(item)
+    return found

@@ -5,6 +5,7 @@ A part of reinplace.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -23,6 +24,10 @@ aten = torch.ops.aten
 # How many nodes a write-back may pass through on its way to the base.
 LONGEST_WRITE_BACK = 64
 
+# Looked up once: reading a member of an Enum, or an operator of torch.ops, runs Python code.
+_COPY = aten.copy.default
+_VIEW, _GETITEM = Kind.VIEW, Kind.GETITEM
+
 
 class WriteBack:
     """Where one value is carried: the nodes that do it (`exempt`), and the inputs in whose new value it ends.
@@ -32,9 +37,11 @@ class WriteBack:
 
     __slots__ = ("exempt", "homes")
 
-    def __init__(self) -> None:
-        self.exempt: set[Node] = set()
-        self.homes: set[int] = set()
+    def __init__(self, exempt: Set[Node], homes: Set[int]) -> None:
+        self.exempt, self.homes = exempt, homes
+
+
+NOWHERE = WriteBack(frozenset(), frozenset())
 
 
 class WriteBacks:
@@ -46,59 +53,66 @@ class WriteBacks:
 
     def follow(self, node: Node, place: Place) -> WriteBack:
         """Follow `node`, whose value would live in `place`, through views and scatters of exactly that place."""
-        found, passed = WriteBack(), list[Node]()
+        exempt, passed = set[Node](), list[Node]()
+        homes, done = NOWHERE.homes, self._done
         stack: list[tuple[Node, Place]] = [(node, place)]
         steps = 0
         while stack and steps < LONGEST_WRITE_BACK:
             current, at = stack.pop()
             steps += 1
-            if current in self._homes and is_whole(at):
-                found.homes |= self._homes[current]
+            ends = self._homes.get(current)
+            if ends is not None and is_whole(at):
+                homes = homes | ends if homes else ends
             for user in current.users:
-                if user in self._done and user is not node:
+                if user in done or user.op != "call_function":
                     continue
-                onward = self._carried(user, current, at, found, passed)
+                onward = self._carried(user, current, at, exempt, passed)
                 if onward is not None:
                     stack.append((user, onward))
         # a base that has taken the value in already shows it to every reader
-        passed = [p for p in passed if p not in found.exempt]
-        found.exempt.update(passed)
-        return found if all(self._is_only_carried(p, found.exempt) for p in passed) else WriteBack()
+        if passed:
+            passed = [p for p in passed if p not in exempt]
+            exempt.update(passed)
+            if not all(self._is_only_carried(p, exempt) for p in passed):
+                return NOWHERE
+        return WriteBack(exempt, homes)
 
-    def _carried(self, user: Node, update: Node, at: Place, found: WriteBack, passed: list[Node]) -> Place | None:
-        """Where `user` lives if it only carries `update` (in `at`) back; None if it does anything else."""
-        if user.op != "call_function":
-            return None
+    def _carried(self, user: Node, update: Node, at: Place, exempt: set[Node], passed: list[Node]) -> Place | None:
+        """Where `user` lives if it only carries `update` (in `at`) back; None if it does anything else.
+
+        The nodes that carry it are added to `exempt`, and scatters that are still to make their base to `passed`.
+        """
         facts = facts_of(user.target)
+        if facts.kind is _VIEW:
+            # a view of the whole base is a replay: the value has arrived
+            onward = at.parent is not None and user.args[0] is update and _only_sizes(user, update)
+            return view_place(at, user, facts) if onward else None
         if facts.window and user.args[1] is update:
             coming: list[Node] = []
             base: Place | None = self._expected(user.args[0], coming)  # type: ignore[arg-type]
-            if base is None or base.buffer is not at.buffer or scatter_window(base, user) is not at:
+            if base is None or base.buffer is not at.buffer or scatter_window(base, user, at) is not at:
                 return None
-            found.exempt.add(user)
+            exempt.add(user)
             passed.extend(coming)
             return base
-        if user.target is aten.copy.default and user.args[1] is update:
+        if user.target is _COPY and user.args[1] is update:
             carries = self._places.get(user.args[0]) is at  # type: ignore[arg-type]
             if carries:
-                found.exempt.add(user)
+                exempt.add(user)
             return at if carries else None
-        if facts.kind is Kind.VIEW:
-            # a view of the whole base is a replay: the value has arrived
-            onward = not at.is_root and user.args[0] is update and _only_sizes(user, update)
-            return view_place(at, user, facts) if onward else None
         # the next write of the same memory: it reads the value, and what it makes is carried back in its stead
-        follows = facts.in_place is not None and user.args[0] is update
-        follows = follows and (("reink_write" in user.meta and not at.is_root) or facts.name in WAITS)
+        if facts.in_place is None or user.args[0] is not update:
+            return None
+        follows = ("reink_write" in user.meta and at.parent is not None) or facts.name in WAITS
         return at if follows else None
 
     def _expected(self, base: Node, passed: list[Node]) -> Place | None:
         """Where a base lives, or will live if the scatters that make it, which are put in `passed`, go in place."""
-        if base in self._places:
-            place = self._places[base]
+        place = self._places.get(base)
+        if place is not None:
             return place if isinstance(place, Place) else None
         facts = facts_of(base.target)
-        if len(passed) >= LONGEST_WRITE_BACK or not (facts.window or facts.kind is Kind.VIEW):
+        if len(passed) >= LONGEST_WRITE_BACK or not (facts.window or facts.kind is _VIEW):
             return None
         inner = self._expected(base.args[0], passed)  # type: ignore[arg-type]
         if inner is None or not facts.window:
@@ -114,7 +128,7 @@ class WriteBacks:
         for user in value.users:
             if user in self._done or user in exempt:
                 continue
-            if user.op != "call_function" or facts_of(user.target).kind is not Kind.VIEW:
+            if user.op != "call_function" or facts_of(user.target).kind is not _VIEW:
                 return False
             if not self._is_only_carried(user, exempt):
                 return False
@@ -133,13 +147,20 @@ def view_place(parent: Place, node: Node, facts: OpFacts) -> Place:
     return parent.child(step, node.args[0].meta["val"], node.meta["val"])  # type: ignore[union-attr]
 
 
-def versions_of_inputs(program: Program) -> dict[Node, set[int]]:
+def versions_of_inputs(program: Program) -> dict[Node, frozenset[int]]:
     """For each value, the written inputs that it is a version of on the way to their new value."""
-    results, homes = program.results(), dict[Node, set[int]]()
+    results, homes = program.results(), dict[Node, frozenset[int]]()
     for mutation in program.signature.mutations:
         node: Any = results[mutation.result]
-        while isinstance(node, Node) and mutation.input not in homes.setdefault(node, set()):
-            homes[node].add(mutation.input)
+        home = frozenset((mutation.input,))
+        while isinstance(node, Node):
+            known = homes.get(node)
+            if known is None:
+                homes[node] = home
+            elif mutation.input in known:
+                break
+            else:
+                homes[node] = known | home
             node = _previous_version(node)
     return homes
 
@@ -150,11 +171,11 @@ def _previous_version(node: Node) -> Any:
         return None
     target = node.target
     facts = facts_of(target)
-    if facts.window or target is aten.copy.default:
+    if facts.window or target is _COPY:
         return node.args[0]
-    if facts.kind is Kind.VIEW or (facts.in_place is not None and node.args):
+    if facts.kind is _VIEW or (facts.in_place is not None and node.args):
         return node.args[0]
-    if facts.kind is Kind.GETITEM:
+    if facts.kind is _GETITEM:
         return _base_of_call(node.args[0], node.args[1])
     return None
 
