@@ -301,8 +301,6 @@ class Interpreter(Reader):
             raise Refuted(f"{named(node)} copies {source} into {written}")
         if written.geometry.overlaps_itself:
             raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
-        if written.geometry is source.geometry and written.buffer is source.buffer:
-            return
         self.refuse_overlap(node, written, source)
         self.memory.write(written, node)
         self._carry(node, pure, source, written)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from reink.core.torch_internals import append_node, detect_fake_mode
 
 Node = torch.fx.Node
 aten = torch.ops.aten
+log = logging.getLogger("reink")
 
 
 class GraphEmitter:
@@ -60,18 +63,17 @@ class TwinLayouts:
     """The dtype and strides that a pure twin gives, asked of torch once for each kind of operands."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[torch.dtype, tuple[Any, ...]]] = {}
+        self._known: dict[Any, tuple[torch.dtype, tuple[Any, ...]] | None] = {}
 
     def of(
         self, twin: Any, node: Node, filled: dict[str, Any], places: Callable[[Any], Any]
-    ) -> tuple[torch.dtype, tuple[Any, ...]]:
-        """What `twin` returns for the operands of `node`, whose places `places` tells."""
+    ) -> tuple[torch.dtype, tuple[Any, ...]] | None:
+        """What `twin` returns for the operands of `node`, whose places `places` tells; None if torch cannot say."""
         # operators live as long as torch, and hashing one runs Python code
         key = (id(twin), *[self._key(a, places) for a in (*node.args, *node.kwargs.values())])
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _ask(twin, node, filled)
-        return found
+        if key not in self._known:
+            self._known[key] = _ask(twin, node, filled)
+        return self._known[key]
 
     def _key(self, argument: Any, places: Callable[[Any], Any]) -> Any:
         if isinstance(argument, Node):
@@ -84,13 +86,14 @@ class TwinLayouts:
         return argument if isinstance(argument, (str, bool, torch.dtype)) else type(argument)
 
 
-def _ask(twin: Any, node: Node, filled: dict[str, Any]) -> tuple[torch.dtype, tuple[Any, ...]]:
+def _ask(twin: Any, node: Node, filled: dict[str, Any]) -> tuple[torch.dtype, tuple[Any, ...]] | None:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     kwargs = {**kwargs, **filled}
     mode = detect_fake_mode([n.meta["val"] for n in node.all_input_nodes])
-    if mode is None:
-        result = twin(*args, **kwargs)
-    else:
-        with mode:
+    try:
+        with mode if mode is not None else contextlib.nullcontext():
             result = twin(*args, **kwargs)
+    except RuntimeError:  # the fake kernel of the in-place operator took these operands, that of its twin does not
+        log.debug("no layout for %s of %s", twin, node, exc_info=True)
+        return None
     return result.dtype, layout_of(result)[1]

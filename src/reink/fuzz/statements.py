@@ -290,6 +290,20 @@ def _chosen(d: Draft, rule: str) -> Statement:
 
 
 @rule("read")
+def _functional_scatter(d: Draft, rule: str) -> Statement:
+    name = d.tensor(1)
+    value = d.values[name]
+    dim = d.number(0, value.dim() - 1)
+    index = d.index(value, dim)
+    row = d.operand(value.select(dim, index), exact=True)
+    if value.dim() == 2 and d.chance(3):
+        return d.let(rule, f"torch.diagonal_scatter({name}, {d.operand(value.diagonal(), exact=True)})")
+    part = d.operand(value[1:], exact=True)
+    forms = (f"torch.select_scatter({name}, {row}, {dim}, {index})", f"torch.slice_scatter({name}, {part}, 0, 1)")
+    return d.let(rule, d.pick(*forms))
+
+
+@rule("read")
 def _sorted(d: Draft, rule: str) -> Statement:
     name = d.tensor(1)
     if d.values[name].is_complex() or d.values[name].dtype is torch.bool:

@@ -258,7 +258,15 @@ class _Functionalizer:
             # eager's answer depends on memory shared inside this one call: it is kept as it is
             self._call(node, facts)
             return
-        update = self._copied(node, written) if facts.name == "aten.copy_.default" else self._twin(node, facts, written)
+        if facts.name == "aten.copy_.default":
+            update = self._copied(node, written)
+        else:
+            filled = self._filled_in(node, facts)
+            layout = self.layouts.of(facts.twin, node, filled, self.values.place)
+            if layout is None:
+                self._call(node, facts)
+                return
+            update = self._twin(node, facts, written, filled, *layout)
         self.values[node] = dest
         if update is not None:
             self.ledger.write(written, update)
@@ -271,19 +279,22 @@ class _Functionalizer:
                     return True
         return False
 
-    def _twin(self, node: Node, facts: OpFacts, dest: Place) -> Node:
-        twin = facts.twin
-        assert twin is not None
+    def _filled_in(self, node: Node, facts: OpFacts) -> dict[str, Any]:
+        """The arguments that the pure twin needs and `node` leaves out."""
+        if not facts.filled_in:
+            return {}
         given = len(node.args)
-        filled: dict[str, Any] = {}
-        if facts.filled_in:
-            filled = {n: v for n, v in facts.filled_in if n not in node.kwargs and _position(facts, n) >= given}
-        dtype, strides = self.layouts.of(twin, node, filled, self.values.place)
+        return {n: v for n, v in facts.filled_in if n not in node.kwargs and _position(facts, n) >= given}
+
+    def _twin(
+        self, node: Node, facts: OpFacts, dest: Place, filled: dict[str, Any], dtype: torch.dtype, strides: Any
+    ) -> Node:
+        """The pure twin, cast and laid out as `dest` where its own result, of `dtype` and `strides`, is not."""
         args = (self.ledger.read(dest), *self.values.read(node.args[1:]))
         kwargs = {**self.values.read(dict(node.kwargs)), **filled} if node.kwargs or filled else None
         fits = dtype == dest.dtype and (strides == dest.stride or not needs_layout(dest))
         value = node.meta["val"] if fits else self._loose_value(node.meta["val"], dtype)
-        update = self.emitter.emit(twin, args, value, kwargs)
+        update = self.emitter.emit(facts.twin, args, value, kwargs)
         update.meta["reink_write"] = facts.name
         if fits:
             return update
