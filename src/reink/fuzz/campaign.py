@@ -28,8 +28,9 @@ TIMEOUT = 180.0
 SHRINK_TIMEOUT = 900.0
 # A process is replaced after so many programs: compilers keep what they made.
 PROGRAMS_OF_A_PROCESS = 400
-# So many faults are made small; the rest are only counted.
-MOST_SHRUNK = 80
+# So many faults, and so many of one key, are made small; the rest are only counted.
+MOST_SHRUNK = 60
+MOST_OF_A_KEY = 12
 
 Job = tuple[str, int, Outcome | None]
 
@@ -153,7 +154,7 @@ class _Pool:
         self.context = multiprocessing.get_context("spawn")
         self.workers = [self._start() for _ in range(max(1, jobs))]
         self.waiting: list[Job] = []
-        self.shrunk = 0
+        self.shrunk: Counter[tuple[str, str]] = Counter()
 
     def _start(self) -> _Worker:
         ours, theirs = self.context.Pipe()
@@ -214,8 +215,9 @@ class _Pool:
             yield job[1], outcome, small
 
     def _to_shrink(self, number: int, outcome: Outcome) -> None:
-        if self.shrunk < MOST_SHRUNK and outcome.kind not in ("died", "timeout"):
-            self.shrunk += 1
+        few = self.shrunk.total() < MOST_SHRUNK and self.shrunk[outcome.key] < MOST_OF_A_KEY
+        if few and outcome.kind not in ("died", "timeout"):
+            self.shrunk[outcome.key] += 1
             self.waiting.append(("shrink", number, outcome))
 
     def close(self) -> None:

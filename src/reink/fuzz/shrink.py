@@ -6,6 +6,7 @@ A smaller program counts if eager takes it and its outcome has the same key as t
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ from reink.fuzz.generate import is_accepted
 from reink.fuzz.program import FuzzProgram, Input, Statement, Storage
 from reink.fuzz.run import Outcome, Settings, run_program
 
-# So many candidates are run at most.
-MOST_RUNS = 300
+# So many candidates are run at most, and for so many seconds.
+MOST_RUNS = 200
+MOST_SECONDS = 60.0
 
 _NAME = re.compile(r"\b[av]\d+\b")
 
@@ -24,10 +26,11 @@ Fails = Callable[[FuzzProgram], bool]
 def shrink(program: FuzzProgram, outcome: Outcome, settings: Settings) -> tuple[FuzzProgram, Outcome]:
     """The smallest program found that goes as `program` does, and how it goes."""
     best, runs = (program, outcome), 0
+    deadline = time.monotonic() + MOST_SECONDS
 
     def fails(candidate: FuzzProgram) -> bool:
         nonlocal best, runs
-        if runs >= MOST_RUNS or not is_accepted(candidate):
+        if runs >= MOST_RUNS or time.monotonic() > deadline or not is_accepted(candidate):
             return False
         runs += 1
         found = run_program(candidate, settings)
@@ -37,7 +40,7 @@ def shrink(program: FuzzProgram, outcome: Outcome, settings: Settings) -> tuple[
         return True
 
     before = None
-    while before != best[0] and runs < MOST_RUNS:
+    while before != best[0]:
         before = best[0]
         _first(_with_fewer_outputs(best[0]), fails)
         _drop_statements(best[0], fails)
