@@ -48,6 +48,7 @@ def fuzz(
     inject: Annotated[
         int, typer.Option(min=0, help="Faults put into each right program, for the ownership check to find.")
     ] = 0,
+    shrink: Annotated[int, typer.Option(min=0, help="How many faults to make small and save.")] = 60,
     folder: Annotated[Path, typer.Option("--save", metavar="FOLDER", help="Where faults are saved.")] = Path("faults"),
     json_file: JsonFile = "",
 ) -> None:
@@ -60,7 +61,9 @@ def fuzz(
     if inject and against != "passes":
         raise ReinkError("unknown-option", "--inject needs --against passes", why="a fault goes into a lowered program")
     check_file(json_file)
-    campaign = _run(against, programs, minutes, seed, start, jobs or os.cpu_count() or 1, inject)
+    count = jobs or os.cpu_count() or 1
+    given = {"seed": seed, "programs": programs, "start": start, "minutes": minutes, "jobs": count, "shrunk": shrink}
+    campaign = _run(against, inject, given)
     saved = _save_faults(campaign, folder)
     if json_file == "-":
         typer.echo(json.dumps(to_json(campaign), indent=1))
@@ -71,16 +74,13 @@ def fuzz(
         raise typer.Exit(1)
 
 
-def _run(against: str, programs: int, minutes: float, seed: int, start: int, jobs: int, inject: int) -> Campaign:
+def _run(against: str, inject: int, given: dict[str, Any]) -> Campaign:
     from reink.fuzz.campaign import run_campaign
     from reink.fuzz.run import Settings
 
-    settings = Settings(against, inject)
-    total = None if minutes else programs
+    total = None if given["minutes"] else given["programs"]
     with others_print_to_stderr(), _bar(against, total) as show:
-        return run_campaign(
-            settings, seed=seed, programs=programs, start=start, minutes=minutes, jobs=jobs, progress=show
-        )
+        return run_campaign(Settings(against, inject), progress=show, **given)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def verdict_line(campaign: Campaign) -> str:
     found = "no fault" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
     return (
         f"{found} in {count} programs of seed {campaign.seed} against {campaign.settings.against}, "
-        f"{campaign.seconds:.0f} s ({each:.0f} ms a program)"
+        f"{campaign.seconds:.0f} s ({each:.0f} ms a program){'; stopped before the end' if campaign.stopped else ''}"
     )
 
 

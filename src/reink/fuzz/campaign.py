@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,8 +30,7 @@ TIMEOUT = 180.0
 SHRINK_TIMEOUT = 900.0
 # A process is replaced after so many programs: compilers keep what they made.
 PROGRAMS_OF_A_PROCESS = 400
-# So many faults, and so many of one key, are made small; the rest are only counted.
-MOST_SHRUNK = 60
+# So many faults of one key are made small; the rest are only counted.
 MOST_OF_A_KEY = 12
 
 Job = tuple[str, int, Outcome | None]
@@ -56,7 +57,10 @@ class Fault:
 
 @dataclass(slots=True)
 class Campaign:
-    """The figures of a run. `counts` is by (kind, cause, whether the stock pipeline answered)."""
+    """The figures of a run. `counts` is by (kind, cause, whether the stock pipeline answered).
+
+    `stopped`: somebody pressed Ctrl-C before the end.
+    """
 
     seed: int
     settings: Settings
@@ -65,6 +69,7 @@ class Campaign:
     counts: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+    stopped: bool = False
 
     def by_kind(self) -> Counter[str]:
         """Programs by kind of outcome."""
@@ -104,13 +109,17 @@ def run_campaign(
     start: int = 0,
     minutes: float = 0.0,
     jobs: int = 1,
+    shrunk: int = 60,
     progress: Callable[[Campaign], None] = lambda campaign: None,
 ) -> Campaign:
-    """Run `programs` programs of `seed` from number `start` on, or as many as `minutes` allow if that is not 0."""
+    """Run `programs` programs of `seed` from number `start` on, or as many as `minutes` allow if that is not 0.
+
+    At most `shrunk` faults are made small. Ctrl-C ends the run with the figures so far.
+    """
     campaign = Campaign(seed, settings)
     begun = time.monotonic()
     numbers = _numbers(start, programs, begun + 60 * minutes if minutes else 0.0)
-    pool = _Pool(settings, seed, jobs)
+    pool = _Pool(settings, seed, jobs, shrunk)
     try:
         for number, outcome, small in pool.run(numbers):
             if small is not None:
@@ -121,6 +130,8 @@ def run_campaign(
                 campaign.tally += outcome.tally
             campaign.seconds = time.monotonic() - begun
             progress(campaign)
+    except KeyboardInterrupt:
+        campaign.stopped = True
     finally:
         pool.close()
     campaign.faults.sort(key=lambda f: f.number)
@@ -149,8 +160,8 @@ class _Worker:
 
 
 class _Pool:
-    def __init__(self, settings: Settings, seed: int, jobs: int) -> None:
-        self.settings, self.seed = settings, seed
+    def __init__(self, settings: Settings, seed: int, jobs: int, most: int) -> None:
+        self.settings, self.seed, self.most = settings, seed, most
         self.context = multiprocessing.get_context("spawn")
         self.workers = [self._start() for _ in range(max(1, jobs))]
         self.waiting: list[Job] = []
@@ -215,7 +226,7 @@ class _Pool:
             yield job[1], outcome, small
 
     def _to_shrink(self, number: int, outcome: Outcome) -> None:
-        few = self.shrunk.total() < MOST_SHRUNK and self.shrunk[outcome.key] < MOST_OF_A_KEY
+        few = self.shrunk.total() < self.most and self.shrunk[outcome.key] < MOST_OF_A_KEY
         if few and outcome.kind not in ("died", "timeout"):
             self.shrunk[outcome.key] += 1
             self.waiting.append(("shrink", number, outcome))
@@ -241,7 +252,9 @@ def _stop(worker: _Worker) -> None:
 
 def _serve(connection: Connection, settings: Settings, seed: int) -> None:
     """The life of a process: take a job, send its outcome."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the campaign, which ends this process
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)  # torch logs each error that it also raises
     while True:
         try:
