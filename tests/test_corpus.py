@@ -12,10 +12,11 @@ import torch
 from corpus import PROGRAMS, Program
 from corpus.registry import counting
 from support.judge import allocated_bytes, compare
-from support.library import LONG, compiled, no_fallback, refusal
+from support.library import LONG, compiled, no_fallback
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from reink.errors import refusal_in
 from reink.fuzz.shuffle import shuffle_pass
 
 reink: Any = importlib.import_module("reink")
@@ -39,7 +40,7 @@ def _refusal_allowed(program: Program, also: bool = False) -> Iterator[list[Any]
     try:
         yield refused
     except Exception as error:
-        refused.append(refusal(error))
+        refused.append(refusal_in(error))
         if isinstance(error, AssertionError) or not (program.may_refuse or also) or refused[0] is None:
             raise
 

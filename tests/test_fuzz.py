@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.library import LONG
+from typer.testing import CliRunner
 
+from reink.cli import app
 from reink.core.torch_internals import pytree
-from reink.fuzz.campaign import Campaign, run_campaign
+from reink.fuzz.campaign import Campaign, Fault, run_campaign
 from reink.fuzz.generate import generate, is_accepted
 from reink.fuzz.injection import FAULTS
 from reink.fuzz.program import FuzzProgram, Input, Statement, Storage
@@ -162,6 +166,57 @@ def test_a_process_that_dies_costs_one_program() -> None:
     assert campaign.programs == 3
     assert set(campaign.by_kind()) == {"crash"}
     assert len(campaign.groups()) == 1
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def fuzz_command(*words: str) -> Any:
+    return CliRunner().invoke(app, ["fuzz", *words])
+
+
+def test_the_command_counts_and_says_so_in_one_line(tmp_path: Path) -> None:
+    done = fuzz_command("--programs", "6", "--jobs", "1", "--inject", "2", "--json", str(tmp_path / "figures.json"))
+    assert done.exit_code == 0, done.output
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["programs"] == 6 and figures["faults"] == [] and figures["injected"]["caught"] > 0
+    words = " ".join(done.output.split())
+    assert "no fault in 6 programs of seed 0 against passes" in words
+    assert "of them caught before the program ran (100 %)" in words
+
+
+def test_a_fault_of_reink_is_shown_saved_and_the_answer_is_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(LATE_READ, statements=LATE_READ.statements[:2], outputs=("v0",))
+    wrong = Outcome("value", detail="  result 0: eager 1\n            got   2")
+
+    def run(settings: Settings, *, seed: int, **given: Any) -> Campaign:
+        campaign = Campaign(seed, settings, programs=3, seconds=1.0)
+        campaign.counts.update({("ok", "", False): 2, ("value", "", False): 1})
+        campaign.faults.append(Fault(2, wrong, small))
+        return campaign
+
+    monkeypatch.setattr("reink.fuzz.campaign.run_campaign", run)
+    for against, status in (("reink", 1), ("aot_eager", 0)):
+        done = fuzz_command("--against", against, "--save", str(tmp_path))
+        assert done.exit_code == status, done.output
+        assert "1 x value: arithmetic, select" in done.output
+        assert "v0 = a0[1]" in done.output
+        saved = (tmp_path / f"value_{against}_0_2.py").read_text()
+        assert "v0 = a0[1]" in saved and "eager 1" in saved
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--against", "nvfuser"), "no back end 'nvfuser'"),
+        (("--against", "reink", "--inject", "1"), "--inject needs --against passes"),
+        (("--json", "/nowhere/at/all.json"), "no folder /nowhere/at"),
+    ],
+)
+def test_a_mistake_is_told_with_a_code(words: tuple[str, ...], said: str) -> None:
+    done = fuzz_command(*words)
+    assert done.exit_code == 2
+    assert said in done.output and "code" in done.output
 
 
 # -- reink -------------------------------------------------------------------------------------------------

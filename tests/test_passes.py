@@ -11,9 +11,9 @@ import torch.fx
 from corpus import PROGRAMS
 from corpus.registry import Program
 from support.judge import compare
-from support.library import LONG, compiled, piped, refusal
+from support.library import LONG, compiled, piped
 
-from reink.errors import ReinkError
+from reink.errors import ReinkError, refusal_in
 from reink.fuzz.shuffle import shuffle_pass
 
 aten = torch.ops.aten
@@ -111,7 +111,7 @@ def test_a_pass_that_breaks_the_graph_is_refused(bad: Callable[[Graph], None]) -
     with pytest.raises(ReinkError) as caught:
         piped(_late_sine, (torch.ones(8),), passes=(bad,))
     assert caught.value.code == "pass-failed"
-    assert refusal(caught.value) is caught.value
+    assert refusal_in(caught.value) is caught.value
 
 
 def test_the_graph_of_a_pass_is_pure_and_returns_new_values() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.library import compiled, refusal
+from support.library import compiled
 from support.operators import ops
 from torch import Tensor
 
-from reink.errors import CODES
+from reink.errors import CODES, refusal_in
 
 reink: Any = importlib.import_module("reink")
 
@@ -126,7 +126,7 @@ def _refusal_of(attempt: Attempt) -> Any:
     """The `ReinkError` that `attempt` raises, itself or wrapped."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         attempt()
-    found = refusal(caught.value)
+    found = refusal_in(caught.value)
     assert found is not None, f"a bare {type(caught.value).__name__}: {caught.value}"
     return found
 

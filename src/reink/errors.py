@@ -5,6 +5,7 @@ Every refusal has a code. A code is a section of ``docs/errors.md``; a test comp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import MappingProxyType
 
 CODES = MappingProxyType(
@@ -61,3 +62,21 @@ class ReinkError(Exception):
 
 def _rebuild(code: str, what: str, where: str, why: str, do: str) -> ReinkError:
     return ReinkError(code, what, where=where, why=why, do=do)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and all that it wraps: causes, contexts, and what Dynamo calls its inner exception."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__context__, current.__cause__, getattr(current, "inner_exception", None)]
+
+
+def refusal_in(error: BaseException | None) -> ReinkError | None:
+    """The ReinkError that `error` is, or that PyTorch wrapped in it; None if there is none."""
+    return next((e for e in causes(error) if isinstance(e, ReinkError)), None)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from reink.errors import ReinkError
 from reink.options import Options
 
 LONG = os.environ.get("REINK_LONG") == "1"
@@ -66,21 +65,3 @@ def no_fallback() -> Iterator[None]:
     finally:
         logger.removeHandler(listener)
     assert not heard, "\n".join(heard)
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """`error` and all that it wraps: causes, contexts, and what Dynamo calls its inner exception."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        waiting += [getattr(current, "inner_exception", None), current.__cause__, current.__context__]
-
-
-def refusal(error: BaseException) -> ReinkError | None:
-    """The `ReinkError` that `error` is or wraps, or None."""
-    return next((e for e in causes(error) if isinstance(e, ReinkError)), None)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from reink.api import compile_function
-from reink.errors import ReinkError
+from reink.errors import causes, refusal_in
 from reink.fuzz.draft import REFUSALS
 from reink.fuzz.injection import Tally, inject
 from reink.fuzz.program import FuzzProgram
@@ -162,26 +162,13 @@ def _compared(want: Observed, got: Observed, tolerance: float) -> Outcome:
 
 
 def _failed(error: BaseException) -> Outcome:
-    refusal = next((e for e in _causes(error) if isinstance(e, ReinkError)), None)
+    refusal = refusal_in(error)
     if refusal is not None and not refusal.code.startswith("internal"):
         return Outcome("refused", refusal.code, str(refusal))
-    last = [e for e in _causes(error) if type(e).__module__ != "torch._dynamo.exc"] or [error]
+    last = [e for e in causes(error) if type(e).__module__ != "torch._dynamo.exc"] or [error]
     said = str(last[0]).strip().splitlines()
     cause = f"{type(last[0]).__name__}: {_shape(said[0] if said else '')}"
     return Outcome("crash", cause, "".join(traceback.format_exception(error))[-6000:])
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and all that it wraps: causes, contexts, and what Dynamo calls its inner exception."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        waiting += [current.__context__, current.__cause__, getattr(current, "inner_exception", None)]
 
 
 def _shape(message: str) -> str:

@@ -13,7 +13,7 @@ import torch.fx
 
 from reink.backends.dynamo import compile_graph
 from reink.backends.runtime import Variants
-from reink.errors import ReinkError
+from reink.errors import refusal_in
 from reink.judge import GradMode, Observed, differences, observe
 from reink.options import Options
 from reink.pipeline import Compiled
@@ -163,18 +163,3 @@ def said(error: BaseException) -> str:
     """The kind of an error and the first line of its message."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
-
-
-def refusal_in(error: BaseException | None) -> ReinkError | None:
-    """The ReinkError that `error` is, or that Dynamo wrapped in it; None if there is none."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, ReinkError):
-            return current
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        waiting += [getattr(current, "inner_exception", None), current.__cause__, current.__context__]
-    return None
