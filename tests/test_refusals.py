@@ -82,6 +82,12 @@ def _swaps_storage(x: Tensor) -> Tensor:
     return x * 2
 
 
+def _assigns_data(x: Tensor) -> Tensor:
+    y = x.clone()
+    y.data = x
+    return y.add_(1)
+
+
 def _bumped(x: Tensor) -> None:
     ops.bump(x)
 
@@ -111,6 +117,8 @@ CASES: dict[str, Refused] = {
     ),
     "viewed tensor grows": Refused(_functionalized(_grows_a_viewed_tensor, torch.ones(4)), "metadata-mutation", True),
     "input grows": Refused(_functionalized(_grows_an_input, torch.ones(4)), "metadata-mutation", True),
+    "data assigned": Refused(_functionalized(_assigns_data, torch.ones(4)), "metadata-mutation", True),
+    "untraceable": Refused(_functionalized(lambda x: x @ x, torch.ones(2, 3)), "cannot-trace", True),
     "storage swapped": Refused(_functionalized(_swaps_storage, torch.ones(4)), "metadata-mutation", True),
     "unknown option of the back end": Refused(lambda: _run_compiled({"codgen": "eager"}), "unknown-option", True),
     "unknown value of an option": Refused(lambda: _run_compiled({"strategy": "v3"}), "unknown-option", True),

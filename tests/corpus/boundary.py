@@ -276,3 +276,15 @@ def overlapping_inputs_in_inference_mode(a: Tensor, b: Tensor) -> Tensor:
     ops.bump(a)
     b[2:4].sub_(a[3:])
     return b
+
+
+def _column_twice() -> tuple[Any, ...]:
+    x = counting(17).as_strided((2, 1, 3, 1), (8, 7, 2, 17), 0)
+    return x, x
+
+
+@program("empty_view_beyond_the_memory_of_its_base", _column_twice)
+def empty_view_beyond_the_memory_of_its_base(x: Tensor, same: Tensor) -> Tensor:
+    empty = same[0, 1:1, 2]
+    x[..., 0] = empty.sum()
+    return empty.narrow(-1, 1, 0)

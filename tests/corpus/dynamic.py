@@ -116,3 +116,23 @@ def dynamic_last_element(x: Tensor) -> Tensor:
     y = x * 2
     y[-1].sub_(y[0])
     return y
+
+
+@program("flat_view_of_symbolic_size", tensors((3, 2)), dynamic=True, calls=(tensors((4, 3)),))
+def flat_view_of_symbolic_size(x: Tensor) -> Tensor:
+    flat = x.flatten(0, 1)
+    ops.absorb(flat[1], flat[1])
+    return flat.select(-1, 0) + 1
+
+
+@program(
+    "twin_that_cannot_be_traced",
+    tensors((4, 3), (4, 1)),
+    dynamic=True,
+    calls=(tensors((5, 3), (5, 1)),),
+    zero_extra=False,  # 96 bytes that Dynamo's own back end "eager" allocates as well
+)
+def twin_that_cannot_be_traced(x: Tensor, y: Tensor) -> Tensor:
+    # the fake kernel of addcmul refuses to broadcast symbolic sizes, that of addcmul_ does not
+    y.addcmul_(x.sum().sign(), x.sum(), value=2)
+    return x

@@ -284,7 +284,7 @@ class Place:
 
 def view_value(parent: Tensor, step: ViewStep) -> Tensor:
     """The fake value of `step` applied to the fake value `parent`."""
-    args = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in step.args]
+    args = list(torch.fx.map_arg(tuple(step.args), lambda n: n.meta["val"]))
     mode = detect_fake_mode([parent])
     result = operator_named(step.op)(parent, *args) if mode is None else _under(mode, step, parent, args)
     assert isinstance(result, Tensor)

@@ -167,7 +167,8 @@ def _out(d: Draft, rule: str) -> Statement:
     calls += [f"torch.mul({one}, 2, out={place})", f"torch.clamp({one}, max=5, out={place})"]
     if value.dim():
         joined = d.operand(value[:1], exact=True), d.operand(value[1:], exact=True)
-        calls.append(f"torch.cat([{joined[0]}, {joined[1]}], out={place})")
+        # whether eager notices that it reads what it writes depends on the tensor objects: keep them apart
+        calls.append(f"torch.cat([{joined[0]}.clone(), {joined[1]}.clone()], out={place})")
         calls.append(f"torch.cumsum({one}.remainder(9), 0, out={place})")
     call = d.pick(*calls)
     return d.write(rule, call, (place,), tuple(e for e in (one, two) if e in call))
