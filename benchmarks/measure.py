@@ -1,4 +1,4 @@
-"""How the benchmarks measure: medians, a still garbage collector, tables of ratios."""
+"""How the benchmarks measure: medians, a still garbage collector, allocated bytes, tables of figures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
 
 REPEATS = 5
 
@@ -52,6 +54,15 @@ def interleaved_seconds(actions: Sequence[Callable[[], object]], calls: int, rep
                 action()
             sample.append((time.perf_counter() - start) / calls)
     return [statistics.median(sample) for sample in samples]
+
+
+def allocated_bytes(action: Callable[[], object]) -> int:
+    """Bytes that one call of `action` asks of the CPU allocator, results included, whether freed again or not."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        action()
+    recorder: Any = recorded.profiler
+    events = recorder.kineto_results.events()
+    return sum(max(0, event.nbytes()) for event in events if event.name() == "[memory]")
 
 
 def print_table(console: Console, title: str, headings: Sequence[str], rows: list[list[str]], note: str) -> None:

@@ -13,6 +13,7 @@ import sys
 
 import call_overhead
 import compile_time
+import impossible
 import kv_step
 import torch
 from rich.console import Console
@@ -21,6 +22,7 @@ BENCHMARKS = {
     "compile_time": compile_time.run,
     "call_overhead": call_overhead.run,
     "kv_step": kv_step.run,
+    "impossible": impossible.run,
 }
 
 

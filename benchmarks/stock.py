@@ -1,4 +1,4 @@
-"""What the stock pipeline needs for the same programs: AOTAutograd beyond its tracing, and Inductor's passes.
+"""The stock pipeline on the same programs: its time beyond tracing, and its two forms of a mutable operator.
 
 Private parts of torch 2.13 are used here and nowhere else in the benchmarks.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._functorch.aot_autograd import aot_function
+from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
 from torch._inductor.fx_utils import FakeTensorUpdater
@@ -39,6 +41,15 @@ def stock_seconds(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> 
         seconds["reinplace"] = _timed(lambda: reinplace_inplaceable_ops(updater, module.graph))
         seconds["lower"] = _timed(lambda: decompose_auto_functionalized(module.graph))
     return seconds
+
+
+def stock_compiled(function: Callable[..., Any], args: Sequence[Tensor], backend: str, form: str) -> Callable[..., Any]:
+    """`function` compiled by a stock back end, mutable operators in form ``v1`` or ``v2``; called once, on `args`."""
+    torch._dynamo.reset()
+    compiled: Callable[..., Any] = torch.compile(function, backend=backend, fullgraph=True)
+    with inductor_config.patch(enable_auto_functionalized_v2=form == "v2"):
+        compiled(*args)
+    return compiled
 
 
 def _fake_mode(module: fx.GraphModule) -> FakeTensorMode:
