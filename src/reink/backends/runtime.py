@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from reink.core.aliasing import extent_of, layout_of
-from reink.core.boundary import AliasPattern, alias_pattern, has_one_storage, note_writes, pack
+from reink.core.boundary import AliasPattern, address_of, alias_pattern, has_one_storage, note_writes, pack
 from reink.core.program import OutputKind
 from reink.core.torch_internals import FakeTensor, forward_of
 from reink.pipeline import Compiled, complete, without_collection
@@ -45,6 +45,7 @@ class Variants:
         self.sensitive = tuple(i for i, _ in signature.offset_sensitive)
         self._offsets = signature.offset_sensitive
         self.watched = self._watch(inputs)
+        self._have_addresses = all(inputs[i].device.type != "meta" for i in self.watched)
         self._last: Any = None
         self._chosen: Callable[..., Any] = (
             self.choose(inputs) if _are_real(inputs) else self._variant((), self._offsets)
@@ -72,9 +73,10 @@ class Variants:
 
     def _checked(self) -> Callable[..., Any]:
         watched, numbers = self.watched, self._numbers
+        where: Callable[[Tensor], Any] = Tensor.data_ptr if self._have_addresses else address_of
 
         def call(*args: Any) -> Any:
-            key = [args[i].data_ptr() for i in watched]
+            key = [where(args[i]) for i in watched]
             if numbers:
                 key.extend(args[i] for i in numbers)
             if key != self._last:

@@ -53,21 +53,34 @@ def alias_pattern(inputs: Sequence[Any], written: Sequence[int]) -> AliasPattern
     targets = [i for i in written if _has_memory(inputs[i])]
     if not targets:
         return ()
-    spans = sorted(_span(inputs[i], i) for i in range(len(inputs)) if _has_memory(inputs[i]))
+    memories: dict[Any, list[_Span]] = {}
+    for position, value in enumerate(inputs):
+        if _has_memory(value):
+            memory, start = address_of(value)
+            memories.setdefault(memory, []).append(_span(value, start, position))
     clusters = []
-    for group in _touching(spans):
+    for group in (g for spans in memories.values() for g in _touching(sorted(spans))):
         for component in _overlapping(group, inputs, set(targets)):
             clusters.append(_cluster(component, inputs, set(targets)))
     return tuple(clusters)
+
+
+def address_of(tensor: Tensor) -> tuple[Any, int]:
+    """The memory in which `tensor` lies, and the byte there of its first element.
+
+    The memory is the device, whatever the storages are; on ``meta``, which has no addresses, it is the storage.
+    """
+    if tensor.is_meta:
+        return storage_key(tensor), int(tensor.storage_offset()) * tensor.element_size()
+    return tensor.device, tensor.data_ptr()
 
 
 def _has_memory(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and value.numel() > 0
 
 
-def _span(tensor: Tensor, position: int) -> _Span:
+def _span(tensor: Tensor, start: int, position: int) -> _Span:
     """First byte, one past the last byte, position."""
-    start = tensor.data_ptr()
     reach = sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
     return start, start + (reach + 1) * tensor.element_size(), position
 

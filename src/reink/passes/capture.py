@@ -355,7 +355,8 @@ def _write_row(target: Tensor, position: Tensor, value: Any) -> Tensor:
         value = value[0]
     if storage_key(value) == storage_key(target):
         value = value.clone()
-    return target.index_put_((position.to(torch.int64),), value.to(target.dtype))
+    index = position.to(torch.int64).to(target.device)
+    return target.index_put_((index,), value.to(target.dtype).to(target.device))
 
 
 def _is_position(index: Tensor) -> bool:
