@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from support.judge import compare
 from support.library import compiled, piped
+from support.operators import ops
 from test_passes import drop_clones
 from torch import Tensor
 
@@ -156,3 +157,26 @@ def _row_with_leading_ones(x: Tensor, at: Tensor) -> Tensor:
 def test_a_row_is_written_at_a_position_that_is_a_tensor(fn: Callable[..., Tensor]) -> None:
     with torch.no_grad():
         compare(fn, lambda: (torch.arange(16.0).view(4, 4), torch.tensor(2)), compiled)
+
+
+def test_an_empty_input_may_begin_anywhere() -> None:
+    """Its strides say nothing of how far it reaches."""
+
+    def program(x: Tensor, empty: Tensor) -> Any:
+        x.add_(1)
+        return empty.sum() + x
+
+    def make_args() -> tuple[Tensor, ...]:
+        return torch.arange(12.0).view(3, 4), torch.arange(40.0).as_strided((2, 0), (0, 6), 2)
+
+    compare(program, make_args, lambda fn: piped(fn, make_args()))
+
+
+def test_a_size_that_depends_on_data_reaches_a_mutable_operator() -> None:
+    def program(x: Tensor) -> Any:
+        return ops.bump_and_square(x[x > 2].view(-1)), x.add_(1)
+
+    def make_args() -> tuple[Tensor, ...]:
+        return (torch.arange(6.0),)
+
+    compare(program, make_args, lambda fn: piped(fn, make_args()))

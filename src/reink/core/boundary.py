@@ -216,6 +216,7 @@ def _fake(value: Any, mode: FakeTensorMode) -> Any:
         tensor = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
         if type(offset) is int and offset:
             reach = 1 + sum((n - 1) * s for n, s in zip(value.size(), value.stride(), strict=True))
+            reach = 0 if any(type(n) is int and n == 0 for n in value.size()) else reach
             flat = torch.empty((offset + reach,), dtype=value.dtype, device=value.device)
             tensor = flat.as_strided(value.size(), value.stride(), offset)
         if value.is_conj():

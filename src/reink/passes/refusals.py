@@ -10,7 +10,7 @@ import torch.fx
 from reink.core.aliasing import Place
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import source_of
-from reink.core.torch_internals import storage_key
+from reink.core.torch_internals import expression, storage_key
 from reink.errors import ReinkError
 
 Node = torch.fx.Node
@@ -92,7 +92,7 @@ def refuse_hidden_alias(node: Node, facts: OpFacts) -> None:
     if not fresh:
         return
     given = {storage_key(n.meta["val"]) for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)}
-    if any(r.numel() != 0 and storage_key(r) in given for r in fresh):
+    if any(expression(r.numel()) != 0 and storage_key(r) in given for r in fresh):
         raise unknown_alias(node, facts)
 
 
