@@ -28,6 +28,8 @@ from reink.fuzz.shrink import shrink
 # Seconds that one program, shrinking apart, may take.
 TIMEOUT = 180.0
 SHRINK_TIMEOUT = 900.0
+# Kinds of outcome of a program that takes its process along.
+ENDED = frozenset({"died", "timeout"})
 # A process is replaced after so many programs: compilers keep what they made.
 PROGRAMS_OF_A_PROCESS = 400
 # So many faults of one key are made small; the rest are only counted.
@@ -70,6 +72,14 @@ class Campaign:
     faults: list[Fault] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     stopped: bool = False
+
+    def count(self, number: int, outcome: Outcome) -> None:
+        """Add one program. What ended its process cannot be made smaller and is kept as it is."""
+        self.programs += 1
+        self.counts[outcome.kind, outcome.cause, outcome.stock] += 1
+        self.tally += outcome.tally
+        if outcome.kind in ENDED:
+            self.faults.append(Fault(number, outcome, generate(self.seed, number, gradients=self.settings.gradients)))
 
     def by_kind(self) -> Counter[str]:
         """Programs by kind of outcome."""
@@ -125,9 +135,7 @@ def run_campaign(
             if small is not None:
                 campaign.faults.append(Fault(number, outcome, small))
             else:
-                campaign.programs += 1
-                campaign.counts[outcome.kind, outcome.cause, outcome.stock] += 1
-                campaign.tally += outcome.tally
+                campaign.count(number, outcome)
             campaign.seconds = time.monotonic() - begun
             progress(campaign)
     except KeyboardInterrupt:
@@ -227,7 +235,7 @@ class _Pool:
 
     def _to_shrink(self, number: int, outcome: Outcome) -> None:
         few = self.shrunk.total() < self.most and self.shrunk[outcome.key] < MOST_OF_A_KEY
-        if few and outcome.kind not in ("died", "timeout"):
+        if few and outcome.kind not in ENDED:
             self.shrunk[outcome.key] += 1
             self.waiting.append(("shrink", number, outcome))
 

@@ -13,9 +13,12 @@ from reink.fuzz import writes as _writes  # noqa: F401  registers its rules
 from reink.fuzz.draft import REFUSALS, Draft, NoFit, is_defined, run
 from reink.fuzz.program import GLOBALS, FuzzProgram, Input, Storage
 from reink.fuzz.statements import Kind, make, names_of
+from reink.judge import observe
 
 DTYPES = ("float32", "float32", "float32", "float64", "int64", "int32", "int16", "uint8", "complex64", "bool")
 KINDS: tuple[Kind, ...] = ("view", "view", "view", "write", "write", "custom", "custom", "read")
+# The custom operators have no gradient, so what they give is not defined where one is tracked.
+WITH_GRADIENTS: tuple[Kind, ...] = tuple(k for k in KINDS if k != "custom")
 FEWEST, MOST = 3, 16
 
 # One program in so many ...
@@ -33,20 +36,20 @@ def generate(seed: int, number: int, *, gradients: bool = False) -> FuzzProgram:
     with torch.set_grad_enabled(tracks):
         given = dict(zip((i.name for i in program.inputs), make_inputs(), strict=True))
         draft = Draft(rng, given)
-        _fill(draft)
+        _fill(draft, WITH_GRADIENTS if tracks else KINDS)
     statements = tuple(draft.statements)
     outputs = _outputs(rng, list(draft.values))
     program = replace(program, statements=statements, outputs=outputs, dynamic=rng.randrange(DYNAMIC) == 0)
     return program if is_accepted(program) else replace(program, statements=(), outputs=(program.inputs[0].name,))
 
 
-def _fill(draft: Draft) -> None:
+def _fill(draft: Draft, kinds: Sequence[Kind]) -> None:
     wanted = draft.number(FEWEST, MOST)
     odd = wanted // 2 if draft.chance(ODD) else -1
     for k in range(4 * wanted):
         if len(draft.statements) >= wanted:
             return
-        kind: Kind = "odd" if k == odd else draft.rng.choice(KINDS)
+        kind: Kind = "odd" if k == odd else draft.rng.choice(kinds)
         try:
             draft.add(make(draft, draft.rng.choice(names_of(kind))))
         except NoFit:
@@ -65,7 +68,7 @@ def is_accepted(program: FuzzProgram) -> bool:
                     return False
             for expression in program.outputs:
                 eval(expression, dict(GLOBALS), values)
-            function(*make_inputs())
+        observe(function, make_inputs(), "grad" if program.gradients else "no_grad")
     except (*REFUSALS, NameError):
         return False
     return True

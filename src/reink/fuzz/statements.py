@@ -188,10 +188,10 @@ def _parts(d: Draft, rule: str) -> Statement:
 
 @rule("view")
 def _as_strided(d: Draft, rule: str) -> Statement:
-    if not d.chance(4):  # most of an input's storage is refused, which ends a program early
-        raise NoFit
     name = d.tensor(1)
     value = d.values[name]
+    if not value.is_contiguous() and not d.chance(8):  # into the gaps of an input: refused, which wastes the program
+        raise NoFit
     dim = d.number(0, value.dim() - 1)
     size, stride = list(value.shape), list(value.stride())
     size[dim], stride[dim] = (size[dim] + 1) // 2, stride[dim] * 2
