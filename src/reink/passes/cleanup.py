@@ -156,12 +156,13 @@ class _Storages:
     def of(self, node: Node) -> Node:
         """The value that stands for the class of `node`."""
         above = self._above
-        while (higher := above.get(node)) is not None:
+        higher = above.get(node)
+        while higher is not None:
             top = above.get(higher)
             if top is None:
                 return higher
-            above[node] = top
-            node = top
+            above[node] = node = top
+            higher = above.get(node)
         return node
 
     def join(self, first: Node, second: Node) -> Node:
@@ -185,24 +186,31 @@ class _Storages:
         return self.of(node) in self._returned
 
     def _enter(self, node: Node, role: _Role) -> None:
-        first = node.args[0] if node.args else None
+        args = node.args
+        first = args[0] if args else None
         if role in _TAKEN:
             if isinstance(first, Node):
                 base = self.base[node] = self.base.get(first, first)
                 self.views[base] = self.views.get(base, 0) + 1
-                self.join(base, node)
+                self._above[node] = self.of(base)
         elif role is _WRITE:
-            self._write(node, [first])
-            self._carry_back(node.args[1], node)
+            self._write_over(first, node)
+            self._carry_back(args[1], node)
         elif role is _CALL:
             self._write(node, _written_by_call(node))
         elif "reink_write" in node.meta:
-            self._write(node, [first])
+            self._write_over(first, node)
         elif role is _REGION:
             for used in node.all_input_nodes:
                 self.join(used, node)
         elif role is _OTHER and facts_of(node.target).written:
             self._write(node, node.all_input_nodes)
+
+    def _write_over(self, old: Any, node: Node) -> None:
+        """`node`, in no class so far, is the new version of `old`."""
+        if isinstance(old, Node):
+            top = self._above[node] = self.of(old)
+            self._written.add(top)
 
     def _write(self, node: Node, destinations: Iterable[Any]) -> None:
         for destination in destinations:
@@ -211,12 +219,12 @@ class _Storages:
 
     def _carry_back(self, update: Any, node: Node) -> None:
         """`update` may be computed in the very memory that `node` puts it into, if it comes from there."""
-        made = self.base.get(update, update)
-        source = made.args[0] if isinstance(made, Node) and made.args else None
-        if isinstance(source, Node):
-            top = self.of(node)
-            if self.of(source) is top:
-                self.join(top, made)
+        made, top = self.base.get(update, update), self.of(node)
+        if not isinstance(made, Node) or self.of(made) is top or not made.args:
+            return
+        source = made.args[0]
+        if isinstance(source, Node) and self.of(source) is top:
+            self.join(top, made)
 
     def _enter_boundary(self, program: Program) -> None:
         results, inputs = program.results(), program.placeholders()
@@ -250,8 +258,9 @@ class _Cleaner:
 
     def run(self) -> None:
         """Replace each node that an earlier one can stand for. Replaced nodes stay behind, unused."""
+        kept = self.kept
         for node, role in self.calls:
-            if node in self.kept:
+            if role is _WRITE or role is _OTHER or node in kept:
                 continue
             earlier: Node | None = None
             if role is _VIEW:
@@ -321,13 +330,17 @@ class _Cleaner:
 
         Not as_strided: elements of its window may be one memory cell, and then only the last write stays.
         """
-        scatter: Any = node.args[0]
-        name = SCATTERS.get(scatter.target) if scatter.op == "call_function" else None
+        args = node.args
+        scatter: Any = args[0]
+        if scatter.op != "call_function" or _role_of(scatter.target) is not _WRITE:
+            return None
+        given = scatter.args
+        if given[2:] != args[1:] or node.kwargs or scatter.kwargs:
+            return None
+        name = SCATTERS.get(scatter.target)
         if name is None or name == "aten.as_strided.default" or name != facts_of(node.target).name:
             return None
-        if node.kwargs or scatter.kwargs or scatter.args[2:] != node.args[1:]:
-            return None
-        update = scatter.args[1]
+        update = given[1]
         if not isinstance(update, Node) or not _same_layout(update.meta.get("val"), node.meta["val"]):
             return None
         if self._lives_in_window(update, scatter, node) or self._is_only_read(update, node):
@@ -377,7 +390,7 @@ class _Cleaner:
     def _earlier_call(self, node: Node) -> Node | None:
         """An earlier call with the same arguments, if neither result is written and not both are returned."""
         storages = self.storages
-        if not node.all_input_nodes or storages.is_written(node):
+        if storages.is_written(node) or not node.all_input_nodes:
             return None
         kwargs = _frozen(node.kwargs) if node.kwargs else ()
         found = self.known.setdefault((node.target, kwargs, *map(_frozen, node.args)), node)
