@@ -122,7 +122,7 @@ class Program:
 
     def placeholders(self) -> list[torch.fx.Node]:
         """The inputs, in order."""
-        return [n for n in self.graph.nodes if n.op == "placeholder"]
+        return list(self.graph.find_nodes(op="placeholder"))
 
     def output(self) -> torch.fx.Node:
         """The one output node, which is the last node."""
