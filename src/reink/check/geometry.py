@@ -230,7 +230,19 @@ def bits_of(value: Tensor) -> int:
 
 def size_of(value: Tensor) -> tuple[int, ...]:
     """The size of a (fake) tensor, symbolic integers at their hint."""
-    return tuple([n if type(n) is int else concrete(n) for n in value.size()])
+    size = tuple(value.size())
+    if are_integers(size):
+        return size
+    found: tuple[int, ...] = concrete(size)
+    return found
+
+
+def are_integers(values: tuple[Any, ...]) -> bool:
+    """Whether all are plain integers; most arguments are, and need no conversion."""
+    for value in values:  # noqa: SIM110 - a generator costs more than all the comparisons
+        if type(value) is not int:
+            return False
+    return True
 
 
 def concrete(value: Any) -> Any:

@@ -7,14 +7,14 @@ of its memory is, so they need no fact of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometries, Geometry, concrete
+from reink.check.geometry import Geometries, Geometry, are_integers, concrete
 from reink.core.opinfo import Kind, facts_of, positional
 
 Node = torch.fx.Node
@@ -71,7 +71,7 @@ class Fact:
     buffer: Buffer
     geometry: Geometry
     converted: bool
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[Damage]
 
 
 @dataclass(slots=True, eq=False)
@@ -85,11 +85,14 @@ class ViewOf:
 
 
 class SymbolicMemory:
-    """The facts of all buffers. `last` is the position of each value's last use, views included."""
+    """The facts of all buffers. `last` is the position of each value's last use, views included.
 
-    def __init__(self, last: dict[Node, float], writable: frozenset[int]) -> None:
+    `views` are the nodes of the pure program that may be views of others.
+    """
+
+    def __init__(self, last: dict[Node, float], views: set[Node], writable: frozenset[int]) -> None:
         self.geometries = Geometries()
-        self.last, self.writable = last, writable
+        self.last, self.views, self.writable = last, views, writable
         self.now: float = 0
         self.where: dict[Node, list[Fact]] = {}
         self.notes: dict[Node, str] = {}
@@ -97,12 +100,16 @@ class SymbolicMemory:
 
     # -- what is where -----------------------------------------------------------------------------------
 
-    def located(self, value: Node) -> Iterator[tuple[Fact, Geometry]]:
+    def located(self, value: Node) -> Iterable[tuple[Fact, Geometry]]:
         """Everywhere that `value` was put or is a view of what was put there, damaged or not."""
-        where = self.where
-        for fact in where.get(value, ()):
-            yield fact, fact.geometry
-        view = self.view_of(value)
+        found = [(fact, fact.geometry) for fact in self.where.get(value, ())]
+        if value in self.views:
+            found.extend(self._seen(value))
+        return found
+
+    def _seen(self, value: Node) -> Iterator[tuple[Fact, Geometry]]:
+        """Everywhere that `value` is a view of what was put there."""
+        where, view = self.where, self.view_of(value)
         steps: list[ViewOf] = []
         while view is not None:
             steps.append(view)
@@ -143,6 +150,8 @@ class SymbolicMemory:
 
     def view_of(self, value: Node) -> ViewOf | None:
         """What `value` is a view of, if it is one."""
+        if value not in self.views:
+            return None
         known = self._views
         if value not in known:
             known[value] = _view_of(value)
@@ -164,12 +173,14 @@ class SymbolicMemory:
     def holds(self, value: Node, memory: Memory) -> bool:
         """Whether `memory` holds `value` now."""
         buffer, geometry = memory.buffer, memory.geometry
-        for fact in self.where.get(value, ()):  # mostly it was put there and nothing happened since
-            if fact.geometry is geometry and fact.buffer is buffer and not fact.damage and not fact.converted:
+        for fact in self.where.get(value, ()):
+            there = fact.geometry is geometry and fact.buffer is buffer and not fact.converted
+            if there and (not fact.damage or self.damage(fact, geometry) is None):
                 return True
-        for fact, place in self.located(value):
-            there = place is geometry and fact.buffer is buffer and not fact.converted
-            if there and (not fact.damage or self.damage(fact, place) is None):
+        if value not in self.views:
+            return False
+        for fact, place in self._seen(value):
+            if place is geometry and fact.buffer is buffer and self.damage(fact, geometry) is None:
                 return True
         return False
 
@@ -204,13 +215,14 @@ class SymbolicMemory:
         facts = self.where.get(value)
         if facts is None:
             facts = self.where[value] = []
+        buffer, geometry = memory.buffer, memory.geometry
         for fact in facts:
-            if fact.geometry is memory.geometry and fact.buffer is memory.buffer:
-                fact.damage, fact.converted = list(damage), converted
+            if fact.geometry is geometry and fact.buffer is buffer:
+                fact.damage, fact.converted = [*damage], converted
                 return
-        fact = Fact(value, memory.buffer, memory.geometry, converted, list(damage))
+        fact = Fact(value, buffer, geometry, converted, [*damage])
         facts.append(fact)
-        memory.buffer.facts.append(fact)
+        buffer.facts.append(fact)
 
     def write(self, memory: Memory, writer: Node) -> None:
         """`writer` overwrites `memory`. Raises Refuted where nobody may write."""
@@ -222,10 +234,11 @@ class SymbolicMemory:
             raise Refuted(f"{writer.name} ({_called(writer)}) writes {buffer.name}, {whose}")
         kept: list[Fact] = []
         damage = Damage(geometry, writer)
-        last, now, overlap = self.last, self.now, self.geometries.overlap
+        last, now, overlap, forget = self.last, self.now, self.geometries.overlap, self.where.pop
         for fact in buffer.facts:
-            if last[fact.value] < now:
-                self._forget(fact)
+            value = fact.value
+            if last[value] < now:
+                forget(value, None)
                 continue
             kept.append(fact)
             if overlap(fact.geometry, geometry):
@@ -233,13 +246,6 @@ class SymbolicMemory:
         buffer.facts = kept
         if len(kept) > LARGEST_CROWD:
             raise Refuted(f"too many fragments: {buffer.name} holds {len(kept)} values at {writer.name}")
-
-    def _forget(self, fact: Fact) -> None:
-        known = self.where[fact.value]
-        if len(known) == 1:
-            del self.where[fact.value]
-        else:
-            known.remove(fact)
 
     def _add_damage(self, fact: Fact, damage: Damage) -> None:
         """Append, or grow the last one when many writes walk along the buffer."""
@@ -271,7 +277,7 @@ def _view_of(value: Node) -> ViewOf | None:
 def numbers(node: Node, start: int = 1) -> tuple[Any, ...]:
     """The arguments of a functional node from `start` on as numbers, keyword ones in their place."""
     args = positional(facts_of(node.target), node, start) if node.kwargs else node.args[start:]
-    return tuple([a if type(a) is int else number(a) for a in args])
+    return args if are_integers(args) else tuple([number(a) for a in args])
 
 
 def number(value: Any) -> Any:

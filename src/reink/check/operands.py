@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry, concrete
+from reink.check.geometry import Geometry, are_integers, concrete
 from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory, number
 from reink.core.opinfo import facts_of
 from reink.core.program import BaseView, ViewStep
@@ -53,13 +53,9 @@ class Reader:
         elif kind is BaseView:
             self._agree_base_view(pure, given, found)
         elif isinstance(pure, (list, tuple)):
-            if not isinstance(given, (list, tuple)) or len(given) != len(pure):
+            if not isinstance(given, (list, tuple)):
                 raise differs(found, pure, given)
-            for a, b in zip(pure, given, strict=True):
-                if type(a) is Node:
-                    self._agree_value(a, b, found)
-                else:
-                    self.agree(a, b, found)
+            self.agree_all(pure, given, found)
         elif isinstance(pure, dict):
             if not isinstance(given, dict) or list(pure) != list(given):
                 raise differs(found, pure, given)
@@ -71,6 +67,16 @@ class Reader:
                 self.agree(a, b, found)
         elif pure is not given and (type(given) is not kind or pure != given):
             raise differs(found, pure, given)
+
+    def agree_all(self, pure: Sequence[Any], given: Sequence[Any], found: Operands) -> None:
+        """`agree` for each of several arguments."""
+        if len(given) != len(pure):
+            raise differs(found, pure, given)
+        for a, b in zip(pure, given, strict=True):
+            if type(a) is Node:
+                self._agree_value(a, b, found)
+            elif a is not b or type(a) is not int:
+                self.agree(a, b, found)
 
     def _agree_value(self, pure: Node, given: Any, found: Operands) -> None:
         if not isinstance(given, Node):
@@ -138,7 +144,8 @@ class Reader:
             known = self.sizes.get(value)
             return known if known is not None else concrete(self.scalars[value][0].meta["val"])
         if isinstance(value, (list, tuple)):
-            return tuple([v if type(v) is int else self.numbers_of(v) for v in value])
+            args = tuple(value)
+            return args if are_integers(args) else tuple([self.numbers_of(v) for v in args])
         return concrete(value)
 
     def refuse_overlap(self, node: Node, written: Memory, other: Memory) -> None:

@@ -8,6 +8,7 @@ operands. Pure nodes without code are proven when their turn comes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import torch
@@ -28,6 +29,19 @@ Tensor = torch.Tensor
 
 END = float("inf")
 _VIEWS = (Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM)
+
+
+class _Use(Enum):
+    """What a target says about the uses of its operands."""
+
+    PLAIN = "they are used when it is carried out"
+    VIEW = "they are used as long as its result is"
+    ORDERED = "it has an effect"
+    PYTHON = "it has an effect if the operator that it calls does"
+
+
+# Looked up once: reading a member of an Enum runs Python code.
+_PLAIN, _VIEW, _ORDERED, _PYTHON = _Use.PLAIN, _Use.VIEW, _Use.ORDERED, _Use.PYTHON
 
 
 def check_ownership(functional: Program, order: Sequence[Node], lowered: Program) -> Verdict:
@@ -56,7 +70,8 @@ class _Ownership:
             self.first = {node: len(order) - 1 - k for k, node in enumerate(reversed(order))}
         writable = frozenset(self.signature.mutated_inputs)
         self.due: list[Node] = []
-        self.memory = SymbolicMemory(self._last_uses(), writable)
+        self.views: set[Node] = set()
+        self.memory = SymbolicMemory(self._last_uses(), self.views, writable)
         self.tensors = Interpreter(self.memory, self._results_by_node())
         self.inputs: list[Buffer | None] = []
         self.carried_out: set[Node] = set()
@@ -67,10 +82,10 @@ class _Ownership:
     def _last_uses(self) -> dict[Node, float]:
         """Position of the last use of every value, through its views; results are used at the end.
 
-        Lists the nodes with an effect on the way.
+        Lists the views and the nodes with an effect on the way.
         """
         last: dict[Node, float] = {}
-        final, known = self.final, dict[int, tuple[bool, bool, bool]]()
+        final, views, known = self.final, self.views, dict[int, _Use]()
         for node in reversed(self.functional.graph.nodes):
             used: float = END
             if node.op == "call_function":
@@ -78,12 +93,12 @@ class _Ownership:
                 target = node.target
                 found = known.get(id(target))
                 if found is None:
-                    facts = facts_of(target)
-                    found = known[id(target)] = facts.kind in _VIEWS, facts.ordered, facts.kind is Kind.PYTHON
-                is_view, is_ordered, is_python = found
-                if is_view:
-                    used = max(used, last.get(node, -1))
-                elif is_ordered or (is_python and _has_effect(node)):
+                    found = known[id(target)] = _use_of(target)
+                if found is _VIEW:
+                    views.add(node)
+                    later = last.get(node, -1)
+                    used = later if later > used else used
+                elif found is _ORDERED or (found is _PYTHON and _has_effect(node)):
                     self.due.append(node)
             for value in input_nodes(node):
                 if last.get(value, -1) < used:
@@ -123,11 +138,11 @@ class _Ownership:
             self._advance(len(self.order))
         elif pure is not self.turn or role == "epilogue":
             self._turn_of(pure, role)
-        rule = RULES.get(role)
-        if rule is None or (pure is None and role in MAIN):
+        rule, is_main = RULES.get(role), role in MAIN
+        if rule is None or (pure is None and is_main):
             raise Refuted(f"{node.name} carries out nothing of the pure program (role {role!r})")
         rule(self.tensors, node, pure)
-        if role in MAIN and pure is not None:
+        if is_main and pure is not None:
             self.carried_out.add(pure)
             if pure in self.effectful:
                 self.effects.append(pure)
@@ -253,6 +268,15 @@ class _Ownership:
         why = self.memory.why_not(value, Memory(buffer, buffer.root))
         if why:
             raise Refuted(f"input {buffer.name} does not end with its new value {value.name}: {why}")
+
+
+def _use_of(target: Any) -> _Use:
+    facts = facts_of(target)
+    if facts.kind in _VIEWS:
+        return _VIEW
+    if facts.ordered:
+        return _ORDERED
+    return _PYTHON if facts.kind is Kind.PYTHON else _PLAIN
 
 
 def _has_effect(node: Node) -> bool:

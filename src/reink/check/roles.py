@@ -70,9 +70,7 @@ class Interpreter(Reader):
             self._query(node, pure)
             return
         found = Operands(node)
-        self.agree(pure.args, node.args, found)
-        if pure.kwargs or node.kwargs:
-            self.agree(pure.kwargs, node.kwargs, found)
+        self._agree_arguments(pure, node, found)
         value = pure.meta.get("val")
         if not is_strided(value):
             self.scalars[node] = (pure,)
@@ -134,23 +132,29 @@ class Interpreter(Reader):
         if facts.in_place is None or facts.in_place is not node.target:
             raise Refuted(f"{named(node)} is not the in-place form of {named(pure)}")
         found = Operands(node)
-        self.agree(pure.args, node.args, found)
-        if pure.kwargs or node.kwargs:
-            self.agree(pure.kwargs, node.kwargs, found)
-        written, value = self.memory_of(node.args[0], node), pure.meta["val"]
-        self._refuse_unwritable(node, written, value)
+        self._agree_arguments(pure, node, found)
+        written = self.memory_of(node.args[0], node)
         for memory, _ in found.memories[1:]:
             if memory.buffer is written.buffer and (memory.geometry is not written.geometry or not facts.pointwise):
                 self.refuse_overlap(node, written, memory)
-        self.memory.write(written, node)
-        self.memory.hold(pure, written, converted=value.dtype != written.geometry.dtype)
-        self.at[node] = written
+        self._put(node, pure, written)
 
-    def _refuse_unwritable(self, node: Node, written: Memory, value: Tensor) -> None:
-        if size_of(value) != written.geometry.size:
+    def _agree_arguments(self, pure: Node, node: Node, found: Operands) -> None:
+        self.agree_all(pure.args, node.args, found)
+        kwargs, given = pure.kwargs, node.kwargs
+        if kwargs or given:
+            self.agree(kwargs, given, found)
+
+    def _put(self, node: Node, kept: Node, written: Memory) -> None:
+        """`node` writes the value `kept` over all of `written`, cast to its dtype."""
+        value, geometry = kept.meta["val"], written.geometry
+        if size_of(value) != geometry.size:
             raise Refuted(f"{named(node)} writes {list(value.size())} into {written}")
-        if written.geometry.overlaps_itself:
+        if geometry.overlaps_itself:
             raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
+        self.memory.write(written, node)
+        self.memory.hold(kept, written, value.dtype != geometry.dtype)
+        self.at[node] = written
 
     def _write(self, node: Node, pure: Node) -> None:
         """`copy_` of a scatter's or a copy's source into the window."""
@@ -164,21 +168,18 @@ class Interpreter(Reader):
             if memory.geometry is not written.geometry:
                 self.refuse_overlap(node, written, memory)
         whole = pure.target is _COPY
+        if whole and written.geometry.dtype != pure.meta["val"].dtype:
+            raise Refuted(f"{named(node)} writes {pure.meta['val'].dtype} into {written}")
         kept: Any = pure if whole else source
-        value = kept.meta["val"]
-        self._refuse_unwritable(node, written, value)
-        if whole and written.geometry.dtype != value.dtype:
-            raise Refuted(f"{named(node)} writes {value.dtype} into {written}")
-        self.memory.write(written, node)
-        self.memory.hold(kept, written, converted=value.dtype != written.geometry.dtype)
-        self.at[node] = written
+        self._put(node, kept, written)
 
     def _call(self, node: Node, pure: Node) -> None:
         """A mutable operator on the memory itself."""
-        op, is_v2 = pure.args[0], pure.target in V2_CALLS
-        if pure.target not in CALLS or node.target is not op or not isinstance(op, OpOverload):
+        wrapped, is_v2 = pure.args, pure.target in V2_CALLS
+        op = wrapped[0]
+        if (not is_v2 and pure.target not in CALLS) or node.target is not op or not isinstance(op, OpOverload):
             raise Refuted(f"{named(node)} is not the operator that {named(pure)} wraps")
-        bases: Any = pure.args[3] if is_v2 else ()
+        bases: Any = wrapped[3] if is_v2 else ()
         found = Operands(node, bases)
         facts = facts_of(op)
         written = self._written_operands(node, pure, facts, found)
@@ -203,7 +204,7 @@ class Interpreter(Reader):
 
     def _written_operands(self, node: Node, pure: Node, facts: OpFacts, found: Operands) -> list[int]:
         """Check every operand; the numbers of those that the call writes."""
-        args, kwargs = pure.args[1], pure.args[2]
+        _, args, kwargs = pure.args[:3]
         given, given_kwargs = node.args, node.kwargs
         assert isinstance(args, (list, tuple)) and isinstance(kwargs, dict)
         if len(args) != len(given) or list(kwargs) != list(given_kwargs):
@@ -260,22 +261,24 @@ class Interpreter(Reader):
 
     def _view(self, node: Node, pure: Node | None) -> None:
         """A view operator: another way to look at the same memory."""
-        kind = facts_of(node.target).kind
+        target = node.target
+        kind = facts_of(target).kind
         if kind is _GETITEM:
             self.at[node] = self.lists[node.args[0]][node.args[1]]  # type: ignore[index]
             return
         if kind is not _VIEW and kind is not _VIEW_LIST:
             raise Refuted(f"{named(node)} is not a view")
-        memory, args = self.memory_of(node.args[0], node), self.numbers_of(node.args[1:])
-        if node.kwargs or (node.target is _AS_STRIDED and len(args) > 2 and args[2] is not None):
+        args = node.args
+        memory, args = self.memory_of(args[0], node), self.numbers_of(args[1:])
+        if node.kwargs or (target is _AS_STRIDED and len(args) > 2 and args[2] is not None):
             raise Refuted(f"{named(node)} counts from the start of the storage, which is not known")
-        place = self.geometries.apply(node.target, memory.geometry, args)  # type: ignore[arg-type]
-        if place is None:
-            raise Refuted(f"{named(node)} cannot be a view of {memory}")
-        if type(place) is tuple:
-            self.lists[node] = [Memory(memory.buffer, p) for p in place]
-        else:
+        place = self.geometries.apply(target, memory.geometry, args)  # type: ignore[arg-type]
+        if type(place) is Geometry:
             self.at[node] = Memory(memory.buffer, place)
+        elif place is None:
+            raise Refuted(f"{named(node)} cannot be a view of {memory}")
+        else:
+            self.lists[node] = [Memory(memory.buffer, p) for p in place]
 
     def _copy(self, node: Node, pure: Node | None) -> None:
         """A copy that reinplace added: the new memory holds what the old one does."""
@@ -330,10 +333,11 @@ class Interpreter(Reader):
 
     def prove_scatter(self, pure: Node) -> None:
         """A scatter holds where its base is with the update in the window, but for what was overwritten."""
-        base, update, memory = pure.args[0], pure.args[1], self.memory
+        base, update = pure.args[:2]
+        memory = self.memory
         assert isinstance(base, Node) and isinstance(update, Node)
         window = ViewOf(base, _WINDOW_OF[id(pure.target)], numbers(pure, 2), -1)
-        note = f"{base.name} is nowhere"
+        note = ""
         for fact, place in memory.located(base):
             part = None if fact.converted else memory.viewed(window, place)
             if part is None:
@@ -350,10 +354,13 @@ class Interpreter(Reader):
                 spoiled += memory.damage_within(inner, part)
             memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
         if pure not in memory.where:
-            memory.notes[pure] = note
+            memory.notes[pure] = note or f"{base.name} is nowhere"
 
     def _fact_at(self, value: Node, buffer: Buffer, geometry: Geometry) -> Fact | None:
         """The fact that puts `value`, or its conversion to the dtype of the memory, exactly there."""
+        for fact in self.memory.where.get(value, ()):
+            if fact.geometry is geometry and fact.buffer is buffer:
+                return fact
         for fact, place in self.memory.located(value):
             if place is geometry and fact.buffer is buffer:
                 return fact
