@@ -327,3 +327,11 @@ def scatter_results_stay_apart(state: Tensor, patch: Tensor) -> Tensor:
     before = torch.slice_scatter(state, patch, 0, 1, 4)
     state.fill_(-7)
     return before
+
+
+@program("scatter_into_an_expanded_tensor", tensors((3,)))
+def scatter_into_an_expanded_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
+    wide = x[:1].expand(3, 3)
+    scattered = torch.diagonal_scatter(wide, x)
+    ops.bump(scattered[1])
+    return scattered, wide

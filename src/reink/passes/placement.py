@@ -200,7 +200,7 @@ class Placement:
     def save(self, step: Step, roots: Live, choice: Choice, live: Live | None = None) -> None:
         """Copy each value of `roots` before the write, for its readers after it; views among `live` move along."""
         for value, place in roots:
-            copy = Copy(place, self._copy_of(value, exact=is_dense(place)))
+            copy = Copy(place, self._copy_of(value, value.meta["val"], exact=is_dense(place)))
             self._move(copy, value, place, copy.target)
             for view, at in live or []:
                 if view is not value and value in ancestors(view):
@@ -212,15 +212,15 @@ class Placement:
         choice.do = "read the value before the write, or keep a copy of only the part that is needed"
         _charge(choice)
 
-    def _copy_of(self, value: Node, exact: bool) -> Place:
-        known: Tensor = value.meta["val"]
+    def _copy_of(self, node: Node, known: Tensor, exact: bool) -> Place:
+        """New memory for a copy of a tensor like `known`, in its strides if `exact`."""
         mode = detect_fake_mode([known])
         if exact or mode is None:
-            return self.new_buffer("fresh", value, known).root
-        # A clone of a view with gaps closes them; torch itself says which strides that gives.
+            return self.new_buffer("fresh", node, known).root
+        # A clone closes gaps and parts elements that share memory; torch itself says which strides that gives.
         with mode:
             closed = known.clone()
-        return self.new_buffer("fresh", value, closed).root
+        return self.new_buffer("fresh", node, closed).root
 
     def _move(self, copy: Copy, value: Node, old: Place, new: Place) -> None:
         self.residents.remove(value, old)
@@ -253,7 +253,7 @@ class Placement:
         if write.optional:
             choice.bytes = 0
             return None
-        root = self.new_buffer("fresh", write.node, base.value).root
+        root = self._copy_of(write.node, base.value, exact=not base.overlaps_itself())
         write.step.before = (*write.step.before, Copy(base, root, filled=not write.whole, exact=True))
         choice.bytes = 0 if write.whole else base.byte_count()
         _charge(choice)
