@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from reink.core.torch_internals import input_nodes
+from reink.core.torch_internals import NodeAppender, input_nodes
 
 aten = torch.ops.aten
 
@@ -277,6 +277,35 @@ def test_an_operator_inside_a_named_tuple_breaks_generated_code_but_its_name_doe
         GraphModule(torch.nn.Module(), graph)
     graph, _ = _with_pair("aten::add.Tensor")
     assert GraphModule(torch.nn.Module(), graph)(0) == 2
+
+
+def test_an_appended_node_is_the_one_that_fx_would_make() -> None:
+    calls: list[tuple[str, Any, Any, dict[str, Any]]] = [
+        ("add", aten.add.Tensor, 1, {"alpha": 2}),
+        ("bump", ops.bump.default, [3], {}),
+        ("len", len, Pair(1, 2), {}),
+        ("add", aten.add.Tensor, slice(1), {}),
+        ("add", aten.add.Tensor, None, {}),
+    ]
+    plain, ours = Graph(), Graph()
+    x, y = plain.placeholder("x"), ours.placeholder("x")
+    append = NodeAppender(ours).append
+    for stem, target, argument, kwargs in calls:
+        x = plain.create_node("call_function", target, (x, [x], argument), kwargs, stem)
+        y = append(target, (y, [y], argument), kwargs)
+    assert [_state(n) for n in ours.nodes] == [_state(n) for n in plain.nodes]
+    assert [n.name for n in ours.find_nodes(op="call_function", target=aten.add.Tensor)] == ["add", "add_1", "add_2"]
+    assert (len(ours.nodes), str(ours)) == (len(plain.nodes), str(plain))
+    last = ours.call_function(len, (y,))
+    assert plain.call_function(len, (x,)).name == last.name
+    y._rename("other")
+    ours.erase_node(last)
+    ours.lint()
+
+
+def _state(node: Node) -> dict[str, tuple[type, str]]:
+    """Everything that a node holds, as text; its graph and neighbours by name."""
+    return {k: (type(v), str(v)) for k, v in node.__getstate__().items() if k != "graph"}
 
 
 # --- export and stock functional forms ------------------------------------------------------------------

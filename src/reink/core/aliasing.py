@@ -36,7 +36,7 @@ from reink.core.torch_internals import (
 Tensor = torch.Tensor
 Key = tuple[Any, ...]
 Layout = tuple[tuple[Any, ...], tuple[Any, ...], Any]
-Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype, int]
+Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype, int, "Extent"]
 # Geometries remembered at most.
 MOST_EXTENTS = 65_536
 
@@ -103,10 +103,10 @@ class Buffer:
         self.kind, self.name, self.input_index = kind, name, input_index
         self.places: dict[Key, Place] = {}
         self.facts: SymbolFacts | None = None
-        size, stride, _, dtype, bits = geometry_of(value)
-        self.root = Place(self, size, stride, 0, dtype, bits, None, None)
-        self.root.value = value
-        self.places[self.root.key()] = self.root
+        size, stride, _, dtype, bits, extent = geometry_of(value)
+        root = self.root = Place(self, size, stride, 0, dtype, bits, None, None, extent)
+        root._value = value
+        self.places[size, stride, 0, dtype, bits] = root
 
     def __repr__(self) -> str:
         return f"Buffer({self.kind} {self.name})"
@@ -147,11 +147,12 @@ class Place:
         bits: int,
         parent: Place | None,
         step: ViewStep | None,
+        extent: Extent | None = None,
     ) -> None:
         self.buffer, self.size, self.stride, self.offset = buffer, size, stride, offset
         self.dtype, self.bits, self.parent, self.step = dtype, bits, parent, step
         self.depth: int = parent.depth + 1 if parent is not None else 0
-        self.extent = extent_of(size, stride)
+        self.extent = extent or extent_of(size, stride)
         self._region: Region | bool | None = False
         # the windows of this place that scatter nodes write, by node
         self.windows: dict[torch.fx.Node, Place] = {}
@@ -175,13 +176,13 @@ class Place:
         The two values only have to agree with each other about offsets and lazy bits, so this also holds for a
         place that has moved to another buffer.
         """
-        _, _, before, parent_dtype, parent_bits = geometry_of(parent_value)
-        size, stride, offset, dtype, bits = geometry_of(value)
+        _, _, before, parent_dtype, parent_bits, _ = geometry_of(parent_value)
+        size, stride, offset, dtype, bits, extent = geometry_of(value)
         if dtype is self.dtype:
             moved = (offset - before) * dtype.itemsize if offset is not before else 0
         else:
             moved = offset * dtype.itemsize - before * parent_dtype.itemsize
-        found = self.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits)
+        found = self.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits, extent)
         if found._value is None:
             found._value = value
         return found
@@ -194,12 +195,13 @@ class Place:
         offset: Any,
         dtype: torch.dtype,
         bits: int,
+        extent: Extent | None = None,
     ) -> Place:
         """The place with this geometry in the buffer; made from here through `step` when it is new."""
-        key = (size, stride, offset, dtype, bits)
-        found = self.buffer.places.get(key)
+        buffer, key = self.buffer, (size, stride, offset, dtype, bits)
+        found = buffer.places.get(key)
         if found is None:
-            found = self.buffer.places[key] = Place(self.buffer, size, stride, offset, dtype, bits, self, step)
+            found = buffer.places[key] = Place(buffer, size, stride, offset, dtype, bits, self, step, extent)
         return found
 
     @property
@@ -423,10 +425,11 @@ def _layout(value: Tensor) -> Layout:
 
 
 def geometry_of(value: Tensor) -> Geometry:
-    """The layout of a fake tensor, its dtype and its lazy bits; kept on the tensor like its layout."""
+    """The layout of a fake tensor, its dtype, its lazy bits and its extent; kept on the tensor like its layout."""
     known: Geometry | None = value.__dict__.get("_reink_geometry")
     if known is None:
-        known = (*layout_of(value), value.dtype, bits_of(value))
+        size, stride, offset = layout_of(value)
+        known = (size, stride, offset, value.dtype, bits_of(value), extent_of(size, stride))
         value.__dict__["_reink_geometry"] = known
     return known
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from reink.core.aliasing import Place, layout_of
-from reink.core.torch_internals import append_node, detect_fake_mode
+from reink.core.torch_internals import NodeAppender, detect_fake_mode
 
 Node = torch.fx.Node
 aten = torch.ops.aten
 log = logging.getLogger("reink")
+
+Layout = tuple[torch.dtype, tuple[Any, ...]]  # dtype and strides
+_NEVER: Any = object()  # nothing is known yet, which is not that torch cannot say
 
 
 class GraphEmitter:
@@ -26,14 +29,14 @@ class GraphEmitter:
     """
 
     def __init__(self, graph: torch.fx.Graph) -> None:
-        self.graph = graph
+        self._append = NodeAppender(graph).append
         self.read: Callable[[Place], Node] | None = None
         self.stack_trace: str | None = None
         self._order = 0
 
     def emit(self, target: Any, args: tuple[Any, ...], value: Any, kwargs: dict[str, Any] | None = None) -> Node:
         """A new node whose value looks like `value`."""
-        node = append_node(self.graph, target, args, kwargs)
+        node = self._append(target, args, kwargs)
         meta = node.meta
         meta["val"] = value
         if self.stack_trace is not None:
@@ -63,30 +66,37 @@ class TwinLayouts:
     """The dtype and strides that a pure twin gives, asked of torch once for each kind of operands."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[torch.dtype, tuple[Any, ...]] | None] = {}
+        self._known: dict[Any, Layout | None] = {}
 
-    def of(
-        self, twin: Any, node: Node, filled: dict[str, Any], places: Callable[[Any], Any]
-    ) -> tuple[torch.dtype, tuple[Any, ...]] | None:
-        """What `twin` returns for the operands of `node`, whose places `places` tells; None if torch cannot say."""
+    def of(self, twin: Any, node: Node, filled: dict[str, Any], places: Mapping[Node, Any]) -> Layout | None:
+        """What `twin` returns for the operands of `node`, which lie in `places`; None if torch cannot say."""
         # operators live as long as torch, and hashing one runs Python code
-        key = (id(twin), *[self._key(a, places) for a in (*node.args, *node.kwargs.values())])
-        if key not in self._known:
-            self._known[key] = _ask(twin, node, filled)
-        return self._known[key]
+        key = (id(twin), *self._keys(node.args, places))
+        if node.kwargs:
+            key += self._keys(node.kwargs.values(), places)
+        found: Layout | None = self._known.get(key, _NEVER)
+        if found is _NEVER:
+            found = self._known[key] = _ask(twin, node, filled)
+        return found
 
-    def _key(self, argument: Any, places: Callable[[Any], Any]) -> Any:
-        if isinstance(argument, Node):
-            place = places(argument)
-            if isinstance(place, Place):
-                return (place.size, place.stride, place.dtype, place.bits)
-            return type(argument.meta.get("val"))
-        if isinstance(argument, (list, tuple)):
-            return tuple(self._key(a, places) for a in argument)
-        return argument if isinstance(argument, (str, bool, torch.dtype)) else type(argument)
+    def _keys(self, arguments: Iterable[Any], places: Mapping[Node, Any]) -> tuple[Any, ...]:
+        """What the layout of a result may depend on, for each of `arguments`."""
+        keys: list[Any] = []
+        for argument in arguments:
+            if isinstance(argument, Node):
+                place = places.get(argument)
+                if type(place) is Place:
+                    keys.append((place.size, place.stride, place.dtype, place.bits))
+                else:
+                    keys.append(type(argument.meta.get("val")))
+            elif isinstance(argument, (list, tuple)):
+                keys.append(self._keys(argument, places))
+            else:
+                keys.append(argument if isinstance(argument, (str, bool, torch.dtype)) else type(argument))
+        return tuple(keys)
 
 
-def _ask(twin: Any, node: Node, filled: dict[str, Any]) -> tuple[torch.dtype, tuple[Any, ...]] | None:
+def _ask(twin: Any, node: Node, filled: dict[str, Any]) -> Layout | None:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     kwargs = {**kwargs, **filled}
     mode = detect_fake_mode([n.meta["val"] for n in node.all_input_nodes])

@@ -14,7 +14,7 @@ import torch.fx
 
 from reink.core.opinfo import Kind, facts_of
 from reink.core.program import Form, OutputKind, OutputSpec, Program, ViewStep
-from reink.core.torch_internals import append_node, graph_module
+from reink.core.torch_internals import NodeAppender, graph_module
 from reink.core.views import step_operator
 
 Node = torch.fx.Node
@@ -33,7 +33,7 @@ def with_epilogue(functional: Program) -> Program:
     _detach_sources(graph, results, signature, placeholders)
     for mutation in signature.mutations:
         target = placeholders[mutation.input]
-        node = append_node(graph, aten.copy_.default, (target, results[mutation.result]))
+        node = NodeAppender(graph).append(aten.copy_.default, (target, results[mutation.result]))
         node.meta["val"] = target.meta.get("val")
     outputs: list[Any] = []
     for k, spec in enumerate(signature.outputs):
@@ -56,11 +56,11 @@ def _detach_sources(graph: torch.fx.Graph, results: list[Any], signature: Any, p
             continue
         if like is not None and all(type(n) is int for n in (*like.size(), *like.stride())):
             strided = (value, list(like.size()), list(like.stride()))
-            empty = append_node(graph, aten.new_empty_strided.default, strided)
-            copied = append_node(graph, aten.copy.default, (empty, value))
+            empty = NodeAppender(graph).append(aten.new_empty_strided.default, strided)
+            copied = NodeAppender(graph).append(aten.copy.default, (empty, value))
             copied.meta["val"] = like
         else:
-            copied = append_node(graph, aten.clone.default, (value,))
+            copied = NodeAppender(graph).append(aten.clone.default, (value,))
             copied.meta["val"] = value.meta.get("val")
         results[k] = copied
 
@@ -89,7 +89,7 @@ def _output(
 def _chain(graph: torch.fx.Graph, node: Node, steps: tuple[ViewStep, ...], copied: dict[Node, Node]) -> Node:
     for step in steps:
         args = torch.fx.map_arg(step.args, lambda n: copied[n])
-        node = append_node(graph, step_operator(step), (node, *args))
+        node = NodeAppender(graph).append(step_operator(step), (node, *args))
     return node
 
 

@@ -7,6 +7,7 @@ is next read, once per version.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.fx
@@ -61,7 +62,7 @@ class Ledger:
         while at.parent is not None:
             parent = at.parent
             assert at.step is not None
-            update = WRITE_BACKS[at.step.op](self._emitter, at, lambda p=parent: self.read(p), update)  # type: ignore[misc]
+            update = WRITE_BACKS[at.step.op](self._emitter, at, partial(self.read, parent), update)
             update.meta["reink_window"] = at.value
             at = parent
         self.bind(place.buffer, update, "write" if place.parent is None else "write-back")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 import torch.utils._pytree as pytree
+from torch._C import _NodeBase
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.registry import lookup_backend
 from torch._higher_order_ops.effects import _get_effect
@@ -44,11 +45,11 @@ __all__ = [
     "FakeTensorMode",
     "GuardOnDataDependentSymNode",
     "HigherOrderOperator",
+    "NodeAppender",
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
     "UnsupportedOperatorException",
-    "append_node",
     "detect_fake_mode",
     "expression",
     "forward_of",
@@ -73,9 +74,11 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
+Node = torch.fx.Node
+
 _EMPTY: dict[str, Any] = {}
-# By identity: hashing an operator runs Python code. The target is kept alive beside its name.
-_name_hints: dict[int, tuple[Any, str]] = {}
+# All that `Node.__init__` does for a callable, besides `_update_args_kwargs`.
+_new_node, _init_node = Node.__new__, _NodeBase.__init__
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -129,51 +132,59 @@ def operator_named(name: str) -> OpOverload:
     return found
 
 
-def input_nodes(node: torch.fx.Node) -> Iterable[torch.fx.Node]:
+def input_nodes(node: Node) -> Iterable[Node]:
     """`node.all_input_nodes` without the copy; not to be kept while the node changes."""
     return node._input_nodes
 
 
-def append_node(
-    graph: torch.fx.Graph,
-    target: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any] | None = None,
-) -> torch.fx.Node:
-    """A new call_function node at the graph's insertion point, several times cheaper than `Graph.create_node`.
+class NodeAppender:
+    """Adds call_function nodes at the insertion point of one graph, many times cheaper than `Graph.create_node`.
 
-    Skips the scan of the arguments for raw symbolic integers: reink never puts any there.
+    Skips the check of the target and the scan of the arguments for raw symbolic integers: reink never puts any there.
     """
-    known = _name_hints.get(id(target))
-    if known is None:
+
+    __slots__ = ("_counts", "_graph", "_names", "_namespace", "_targets", "_used")
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self._graph = graph
+        namespace = self._namespace = graph._graph_namespace
+        self._names, self._used, self._counts = namespace._obj_to_name, namespace._used_names, namespace._base_count
+        # By identity: hashing an operator runs Python code. The target is kept alive beside what is known of it.
+        self._targets: dict[int, tuple[Any, str, dict[Node, None]]] = {}
+
+    def append(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
+        """A new node, named after its operator without the overload, and numbered as fx would number it."""
+        graph, counts = self._graph, self._counts
+        _, hint, same_target = self._targets.get(id(target)) or self._meet(target)
+        # the name that fx would give, without its parsing when the hint has been used before
+        count = counts.get(hint, -1) + 1
+        name = f"{hint}_{count}"
+        if not count or name in self._used:
+            name = self._namespace.create_name(hint, None)
+        else:
+            self._used.add(name)
+            counts[hint] = count
+        node = _new_node(Node)
+        _init_node(node, graph, name, "call_function", target, None)
+        node._update_args_kwargs(args, kwargs or _EMPTY)
+        self._names[node] = name
+        graph._insert(node)
+        same_target[node] = None
+        graph._len += 1
+        return node
+
+    def _meet(self, target: Any) -> tuple[Any, str, dict[Node, None]]:
+        """What is needed for each node of `target`: the stem of its name, and the graph's own record of such nodes."""
         hint = target._schema.name.partition("::")[2] if isinstance(target, OpOverload) else target.__name__
-        known = _name_hints[id(target)] = (target, hint)
-    namespace = graph._graph_namespace
-    name = _next_name(namespace, known[1])
-    node = torch.fx.Node(graph, name, "call_function", target, args, kwargs or _EMPTY)
-    namespace._obj_to_name[node] = name
-    graph._insert(node)
-    graph._find_nodes_lookup_table.insert(node)
-    graph._len += 1
-    return node
+        same_target = self._graph._find_nodes_lookup_table.table["call_function", target]
+        known = self._targets[id(target)] = (target, hint, same_target)
+        return known
 
 
-def rename_placeholder(node: torch.fx.Node, name: str) -> None:
+def rename_placeholder(node: Node, name: str) -> None:
     """Give an input of a graph another name, made unique."""
     node._rename(re.sub(r"\W", "_", name))
     node.target = node.name
-
-
-def _next_name(namespace: Any, hint: str) -> str:
-    """The name that fx would give; without its parsing when the hint has been used before."""
-    count = namespace._base_count.get(hint)
-    if count is not None:
-        name = f"{hint}_{count + 1}"
-        if name not in namespace._used_names:
-            namespace._used_names.add(name)
-            namespace._base_count[hint] = count + 1
-            return name
-    return str(namespace.create_name(hint, None))
 
 
 @contextmanager
@@ -257,7 +268,7 @@ def refresh_values(graph: torch.fx.Graph) -> None:
 _DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
-def _is_recomputable(node: torch.fx.Node, known: Any) -> bool:
+def _is_recomputable(node: Node, known: Any) -> bool:
     leaves = pytree.tree_leaves(known)
     if not all(v is None or isinstance(v, Tensor) for v in leaves) or isinstance(node.target, HigherOrderOperator):
         return False

@@ -41,6 +41,14 @@ class Values(dict[Node, Any]):
             return slice(self.read(argument.start), self.read(argument.stop), self.read(argument.step))
         return argument
 
+    def read_all(self, arguments: tuple[Any, ...]) -> list[Any]:
+        """The captured arguments of a call for the functional graph."""
+        found: list[Any] = []
+        for argument in arguments:
+            value = self[argument] if isinstance(argument, Node) else None
+            found.append(self._ledger.read(value) if type(value) is Place else self.read(argument))
+        return found
+
     def read_value(self, value: Any) -> Any:
         """A value for the functional graph: places at their newest version."""
         if type(value) is Place:

@@ -20,6 +20,9 @@ from reink.core.torch_internals import OpOverload, operator_named
 Node = torch.fx.Node
 aten = torch.ops.aten
 
+# Looked up once: reading an operator of torch.ops runs Python code.
+_SELECT_SCATTER, _SLICE_SCATTER = aten.select_scatter.default, aten.slice_scatter.default
+
 _operators: dict[str, OpOverload] = {}
 
 
@@ -60,12 +63,11 @@ def _dim(dim: int, rank: int) -> int:
 
 
 def _select(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
-    dim, index = _args(place)
-    return emitter.emit(aten.select_scatter.default, (parent(), update, dim, index), _parent(place).value)
+    return emitter.emit(_SELECT_SCATTER, (parent(), update, *_args(place)), _parent(place).value)
 
 
 def _slice(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
-    return emitter.emit(aten.slice_scatter.default, (parent(), update, *_args(place)), _parent(place).value)
+    return emitter.emit(_SLICE_SCATTER, (parent(), update, *_args(place)), _parent(place).value)
 
 
 def _diagonal(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
@@ -172,10 +174,10 @@ def has_write_back(place: Place) -> bool:
     Not through a view whose own elements share memory: writing one of them writes the others, which no
     scatter shows.
     """
-    while place.parent is not None:
-        if _step(place).op not in WRITE_BACKS or place.parent.overlaps_itself():
+    while (parent := place.parent) is not None:
+        if _step(place).op not in WRITE_BACKS or parent.extent.overlaps:
             return False
-        place = place.parent
+        place = parent
     return True
 
 

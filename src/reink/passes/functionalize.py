@@ -19,7 +19,7 @@ from reink.core.emitting import GraphEmitter, TwinLayouts
 from reink.core.ledger import Ledger, Record, ignore
 from reink.core.opinfo import Kind, OpFacts, facts_of, positional
 from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep
-from reink.core.torch_internals import detect_fake_mode, graph_module
+from reink.core.torch_internals import detect_fake_mode, graph_module, input_nodes
 from reink.core.values import Pending, Values
 from reink.core.views import list_view_steps, needs_layout, single_step, strided_place, with_write_back
 from reink.errors import ReinkError
@@ -132,7 +132,7 @@ class _Functionalizer:
         value = node.meta.get("val")
         new = self.emitter.emit(
             node.target,
-            self.values.read(node.args),
+            tuple(self.values.read_all(node.args)),
             value,
             self.values.read(node.kwargs) if node.kwargs else None,
         )
@@ -175,7 +175,7 @@ class _Functionalizer:
             self.values[node] = self._strided(node, parent)
             return
         args = positional(facts, node, 1)
-        step = ViewStep(facts.name, self.values.read(args))
+        step = ViewStep(facts.name, tuple(self.values.read_all(args)))
         parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
         self.values[node] = self._shortened(parent.child(step, parent_value, value))
 
@@ -262,7 +262,7 @@ class _Functionalizer:
             update = self._copied(node, written)
         else:
             filled = self._filled_in(node, facts)
-            layout = self.layouts.of(facts.twin, node, filled, self.values.place)
+            layout = self.layouts.of(facts.twin, node, filled, self.values)
             if layout is None:
                 self._call(node, facts)
                 return
@@ -273,8 +273,10 @@ class _Functionalizer:
 
     def _depends_on_overlap(self, node: Node, dest: Place) -> bool:
         """Whether another operand lies where the call writes, other than element for element."""
-        for used in node.all_input_nodes:
-            for place in self.values.places(used):
+        values = self.values
+        for used in input_nodes(node):
+            value = values[used]
+            for place in (value,) if type(value) is Place else values.places(used):
                 if place is not dest and may_overlap(place, dest):
                     return True
         return False
@@ -290,9 +292,9 @@ class _Functionalizer:
         self, node: Node, facts: OpFacts, dest: Place, filled: dict[str, Any], dtype: torch.dtype, strides: Any
     ) -> Node:
         """The pure twin, cast and laid out as `dest` where its own result, of `dtype` and `strides`, is not."""
-        args = (self.ledger.read(dest), *self.values.read(node.args[1:]))
+        args = (self.ledger.read(dest), *self.values.read_all(node.args[1:]))
         kwargs = {**self.values.read(dict(node.kwargs)), **filled} if node.kwargs or filled else None
-        fits = dtype == dest.dtype and (strides == dest.stride or not needs_layout(dest))
+        fits = dtype is dest.dtype and (strides == dest.stride or not needs_layout(dest))
         value = node.meta["val"] if fits else self._loose_value(node.meta["val"], dtype)
         update = self.emitter.emit(facts.twin, args, value, kwargs)
         update.meta["reink_write"] = facts.name

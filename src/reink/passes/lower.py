@@ -18,7 +18,7 @@ from reink.core.calls import V2_CALLS, map_written, result_count
 from reink.core.opinfo import facts_of
 from reink.core.plan import Action, Copy, Plan, Step
 from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
-from reink.core.torch_internals import append_node, graph_module, operator_named
+from reink.core.torch_internals import NodeAppender, graph_module, operator_named
 from reink.core.views import step_operator
 
 Node = torch.fx.Node
@@ -35,6 +35,7 @@ class _Lowering:
         self.plan = plan
         self.source = plan.program
         self.graph = torch.fx.Graph()
+        self._append = NodeAppender(self.graph).append
         self.made: dict[Place, Node] = {}
         self.lists: dict[tuple[Place, str, Any], Node] = {}
         self.at: dict[Node, Place] = {}
@@ -88,7 +89,7 @@ class _Lowering:
         value: Any = None,
         role: str = "",
     ) -> Node:
-        node = append_node(self.graph, target, args, kwargs)
+        node = self._append(target, args, kwargs)
         meta = node.meta
         meta["reink_role"] = role
         if value is not None:
