@@ -44,8 +44,15 @@ LAYERS: dict[str, set[str]] = {
 
 # No pass imports a pass. These files are parts of one, split off for size.
 PARTS_OF_A_PASS = {
-    "reink.passes.reinplace": {"reink.passes.order", "reink.passes.placement", "reink.passes.write_back"},
-    "reink.passes.placement": {"reink.passes.order", "reink.passes.write_back"},
+    "reink.passes.reinplace": {
+        "reink.passes.needed",
+        "reink.passes.order",
+        "reink.passes.placement",
+        "reink.passes.write_back",
+    },
+    "reink.passes.needed": {"reink.passes.order"},
+    "reink.passes.placement": {"reink.passes.needed", "reink.passes.order", "reink.passes.write_back"},
+    "reink.passes.write_back": {"reink.passes.needed"},
     "reink.passes.functionalize": {"reink.passes.mutable_calls", "reink.passes.outputs", "reink.passes.refusals"},
     "reink.passes.mutable_calls": {"reink.passes.refusals"},
 }

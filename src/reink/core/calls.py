@@ -14,7 +14,7 @@ its own writes exactly where eager shows them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -109,14 +109,19 @@ def map_base_views(value: Any, change: Callable[[BaseView], Any]) -> Any:
     return value
 
 
-def base_views(value: Any) -> Iterator[BaseView]:
+def base_views(value: Any) -> list[BaseView]:
     """Every `BaseView` in `value`, in order."""
-    if isinstance(value, BaseView):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for item in value.values() if isinstance(value, dict) else value:
-            if isinstance(item, (dict, list, tuple)):
-                yield from base_views(item)
+    found: list[BaseView] = []
+    _add_base_views(value, found)
+    return found
+
+
+def _add_base_views(value: Any, found: list[BaseView]) -> None:
+    for item in value.values() if isinstance(value, dict) else value:
+        if type(item) is BaseView:
+            found.append(item)
+        elif isinstance(item, (dict, list, tuple)):
+            _add_base_views(item, found)
 
 
 def map_written(

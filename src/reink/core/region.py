@@ -312,5 +312,9 @@ class _SpanLevel(Generic[T]):
 
     def hits(self, lo: int, hi: int, width: int) -> list[T]:
         """Items that meet ``[lo, hi)``, all spans here being shorter than `width`."""
-        window = self._starts[bisect_right(self._starts, lo - width) : bisect_left(self._starts, hi)]
+        starts = self._starts
+        first = bisect_right(starts, lo - width)
+        if first == len(starts) or starts[first] >= hi:
+            return []
+        window = starts[first : bisect_left(starts, hi)]
         return [item for start in window for stop, item in self._at[start] if stop > lo]

@@ -8,7 +8,7 @@ write, or the write goes to a copy of its base, whichever copies less.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ import torch.fx
 
 from reink.core.aliasing import Buffer, Place, SymbolFacts, is_dense
 from reink.core.calls import CALLS
-from reink.core.opinfo import Kind, facts_of
+from reink.core.opinfo import Kind
 from reink.core.plan import Choice, Copy, Step
 from reink.core.program import Program
 from reink.core.residents import Residents
 from reink.core.torch_internals import detect_fake_mode
+from reink.passes.needed import Needed
 from reink.passes.order import is_ordered
 from reink.passes.write_back import NOWHERE, WriteBack, WriteBacks, view_place
 
@@ -60,13 +61,14 @@ class Placement:
     `visit` carries out a node of the walk out of turn, for hoisting. With `dice` chance decides instead of cost.
     """
 
-    def __init__(self, program: Program, visit: Callable[[Node], None], dice: random.Random | None = None) -> None:
-        self.dice = dice
+    def __init__(
+        self, program: Program, needed: Needed, visit: Callable[[Node], None], dice: random.Random | None = None
+    ) -> None:
+        self.dice, self.facts, self.inputs = dice, needed.facts, needed.inputs
         self.places: dict[Node, Any] = {}
-        self.done: set[Node] = set()
-        self.residents = Residents()
-        self.pending = self.residents.pending
-        self.write_backs = WriteBacks(program, self.places, self.done)
+        self.done, self.pending = needed.dropped, needed.pending
+        self.residents = Residents(self.pending)
+        self.write_backs = WriteBacks(program, needed, self.places)
         self._visit, self._output = visit, program.output()
         self._facts: SymbolFacts | None = None
 
@@ -80,6 +82,16 @@ class Placement:
         return buffer
 
     # -- the decision ----------------------------------------------------------------------------
+
+    def is_free(self, base: Place, targets: list[Place], chain: WriteBack) -> bool:
+        """Whether nothing stands against a write into `targets`: it goes to its base, and `settle` need not decide."""
+        if not self._is_ours(base, chain):
+            return False
+        for target in targets:
+            for value, _ in self.residents.hit_by(target):
+                if self.readers(value, chain):
+                    return False
+        return True
 
     def settle(self, write: Write) -> Place | None:
         """Where `write` goes: its base, after hoists and saves; the root of a copy of it; or None, made afresh."""
@@ -124,29 +136,27 @@ class Placement:
 
     def readers(self, value: Node, chain: WriteBack) -> list[Node]:
         """Nodes that still read `value`, the output node last."""
-        done, exempt, waiting = self.done, chain.exempt, 0
+        done, exempt, facts, waiting = self.done, chain.exempt, self.facts, 0
         readers: list[Node] = []
         for user in value.users:
             if user in done:
                 continue
             if user in exempt:
                 waiting += 1
-            elif not looks_at_shape(user):
+            elif not facts[user].looks_at_shape:
                 waiting += 1
                 readers.append(user)
         if self.pending[value] > waiting:
             readers.append(self._output)
         return readers
 
-    def count_reads(self, values: list[Node]) -> None:
+    def count_reads(self, values: Iterable[Node]) -> None:
         """One read of each value is no longer to come; after the last one no write can destroy it."""
         pending = self.pending
         for value in values:
             left = pending[value] = pending[value] - 1
             if not left:
-                place = self.places.get(value)
-                if isinstance(place, Place):
-                    self.residents.remove(value, place)
+                self.residents.remove(value, self.places.get(value))
 
     def _note_conflict(self, choice: Choice, live: Live, chain: WriteBack) -> None:
         value = live[0][0]
@@ -183,19 +193,36 @@ class Placement:
                 continue
             if node in seen or (node in self.done and node is not write):
                 continue
-            if node is write or len(seen) >= LARGEST_CONE or not _may_move(node):
+            if node is write or len(seen) >= LARGEST_CONE or not self._may_move(node):
                 return None
             seen.add(node)
             stack.append((node, True))
             stack.extend((i, False) for i in node.all_input_nodes if i not in self.done or i is write)
         return cone
 
+    def _may_move(self, node: Node) -> bool:
+        """Whether a reader may run earlier: it has no effect and writes nothing."""
+        facts = self.facts.get(node)
+        if facts is None or is_ordered(node) or facts.window:
+            return False
+        return node.target is not aten.copy.default and node.target not in CALLS and "reink_write" not in node.meta
+
     # -- save ------------------------------------------------------------------------------------
 
     def without_views(self, live: Live) -> Live:
         """The conflicts that are not views of another conflict: saving the base saves its views."""
         values = {v for v, _ in live}
-        return [(v, p) for v, p in live if not any(a in values and is_dense(self.places[a]) for a in ancestors(v))]
+        return [
+            (v, p) for v, p in live if not any(a in values and is_dense(self.places[a]) for a in self._ancestors(v))
+        ]
+
+    def _ancestors(self, value: Node) -> list[Node]:
+        """The values that `value` is a view of, nearest first."""
+        found: list[Node] = []
+        while (facts := self.facts.get(value)) is not None and facts.kind is Kind.VIEW:
+            value = value.args[0]  # type: ignore[assignment]
+            found.append(value)
+        return found
 
     def save(self, step: Step, roots: Live, choice: Choice, live: Live | None = None) -> None:
         """Copy each value of `roots` before the write, for its readers after it; views among `live` move along."""
@@ -203,7 +230,7 @@ class Placement:
             copy = Copy(place, self._copy_of(value, value.meta["val"], exact=is_dense(place)))
             self._move(copy, value, place, copy.target)
             for view, at in live or []:
-                if view is not value and value in ancestors(view):
+                if view is not value and value in self._ancestors(view):
                     self._move_view(copy, view, at)
             step.before = (*step.before, copy)
             count = place.byte_count()
@@ -231,7 +258,7 @@ class Placement:
     def _move_view(self, copy: Copy, view: Node, old: Place) -> None:
         parent = self.places[view.args[0]]  # type: ignore[index]
         if parent.buffer is copy.target.buffer:
-            self._move(copy, view, old, view_place(parent, view, facts_of(view.target)))
+            self._move(copy, view, old, view_place(parent, view, self.facts[view]))
 
     # -- detach ----------------------------------------------------------------------------------
 
@@ -260,31 +287,10 @@ class Placement:
         return root
 
 
-def looks_at_shape(node: Node) -> bool:
-    """Whether the node reads no byte of its inputs."""
-    return node.op == "call_function" and facts_of(node.target).looks_at_shape
-
-
-def ancestors(value: Node) -> list[Node]:
-    """The values that `value` is a view of, nearest first."""
-    found: list[Node] = []
-    while value.op == "call_function" and facts_of(value.target).kind is Kind.VIEW:
-        value = value.args[0]  # type: ignore[assignment]
-        found.append(value)
-    return found
-
-
 def _charge(choice: Choice) -> None:
     """What is copied was not avoided."""
     if choice.avoided is not None:
         choice.avoided = max(0, choice.avoided - (choice.bytes or 0))
-
-
-def _may_move(node: Node) -> bool:
-    """Whether a reader may run earlier: it has no effect and writes nothing."""
-    if node.op != "call_function" or is_ordered(node) or facts_of(node.target).window:
-        return False
-    return node.target is not aten.copy.default and node.target not in CALLS and "reink_write" not in node.meta
 
 
 def _total(counts: list[int | None]) -> int | None:

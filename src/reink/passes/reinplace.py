@@ -13,13 +13,14 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, layout_of, may_overlap
+from reink.core.aliasing import Buffer, Place, geometry_of, layout_of, may_overlap
 from reink.core.calls import V2_CALLS, auto_functionalized, base_views, written_arguments
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
-from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep, tensors_in
-from reink.passes.order import in_capture_order, is_ordered
+from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
+from reink.passes.needed import REGENERATED, Needed
+from reink.passes.order import in_capture_order
 from reink.passes.placement import Placement, Write
 from reink.passes.write_back import NOWHERE, WriteBack, view_place
 
@@ -29,11 +30,10 @@ aten = torch.ops.aten
 
 # Looked up once: reading a member of an Enum, or an operator of torch.ops, runs Python code.
 _COPY = aten.copy.default
-_VIEW, _VIEW_LIST, _GETITEM, _PYTHON = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PYTHON
-_NOTHING = Action.NOTHING
+_VIEW, _VIEW_LIST, _GETITEM, _PURE = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PURE
+_NOTHING, _RUN, _IN_PLACE, _CALL = Action.NOTHING, Action.RUN, Action.IN_PLACE, Action.CALL
 
 _FRESH = OutputSpec(OutputKind.FRESH)
-_REGENERATED = (OutputKind.INPUT_ALIAS, OutputKind.GROUP_ALIAS)
 
 
 def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | None = None) -> Plan:
@@ -52,8 +52,10 @@ class _Reinplacer:
         self.program, self.reorder, self.dice = program, reorder, dice
         self.signature = program.signature
         self.results = program.results()
-        self.state = Placement(program, self._visit, dice)
-        self.places, self.done, self.pending = self.state.places, self.state.done, self.state.pending
+        self.needed = needed = Needed(program)
+        self.facts, self.inputs_of = needed.facts, needed.inputs
+        self.state = Placement(program, needed, self._visit, dice)
+        self.places, self.done = self.state.places, self.state.done
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
         self.inputs: list[Place | None] = []
@@ -61,7 +63,7 @@ class _Reinplacer:
     # -- the walk --------------------------------------------------------------------------------
 
     def run(self) -> Plan:
-        nodes = self._needed_nodes()
+        nodes = self.needed.nodes
         body = [n for n in nodes if n.op == "call_function"]
         if self.reorder and self.dice is None:
             body = in_capture_order(body)
@@ -78,33 +80,6 @@ class _Reinplacer:
         self._finish(plan)
         return plan
 
-    def _needed_nodes(self) -> list[Node]:
-        """The nodes that matter, in graph order; counts the reads of each on the way."""
-        aliases = {k for k, s in enumerate(self.signature.outputs) if s.kind in _REGENERATED}
-        pending, needed = self.pending, set[Node]()
-        for k, result in enumerate(self.results):
-            if k not in aliases and isinstance(result, Node):
-                pending[result] = pending.get(result, 0) + 1
-                needed.add(result)
-        for spec in self.signature.outputs:
-            needed.update(tensors_in(spec.steps))
-        ordered: list[Node] = []
-        for node in reversed(self.program.graph.nodes):
-            op = node.op
-            if node not in needed and (op == "output" or (op != "placeholder" and not is_ordered(node))):
-                self.done.add(node)
-                continue
-            ordered.append(node)
-            if op != "call_function":
-                continue
-            inputs = node.all_input_nodes
-            needed.update(inputs)
-            if not facts_of(node.target).looks_at_shape:
-                for used in inputs:
-                    pending[used] = pending.get(used, 0) + 1
-        ordered.reverse()
-        return ordered
-
     def _placeholder(self, node: Node) -> None:
         self._source(node, "input", len(self.inputs))
         place = self.places.get(node)
@@ -120,42 +95,46 @@ class _Reinplacer:
         """`node` lives in `place`; its views are known at once, since a view costs nothing and reads nothing."""
         self.places[node] = place
         self.state.residents.add(node, place)
-        done = self.done
+        done, facts = self.done, self.facts
         for user in node.users:
-            if user in done:
+            if user in done or facts[user].kind is not _VIEW or user.args[0] is not node:
                 continue
-            facts = facts_of(user.target)
-            if facts.kind is _VIEW and user.args[0] is node:
-                inputs = user.all_input_nodes
-                if len(inputs) == 1 or all(i in done for i in inputs if i is not node):
-                    self._perform(user, facts, inputs)
+            if all(i in done for i in self.inputs_of[user] if i is not node):
+                self._visit(user)
 
     def _visit(self, node: Node) -> None:
-        self._perform(node, facts_of(node.target), node.all_input_nodes)
-
-    def _perform(self, node: Node, facts: OpFacts, inputs: list[Node]) -> None:
-        """Carry `node` out; `inputs` are all nodes that it reads."""
-        self._take(node, facts, inputs)
-        target = node.target
-        if facts.kind is _VIEW:
+        """Carry `node` out."""
+        facts = self.facts[node]
+        self.done.add(node)
+        if not facts.looks_at_shape:
+            self.state.count_reads(self.inputs_of[node])
+        kind, target = facts.kind, node.target
+        if kind is _VIEW:
             self._view(node, facts)
         elif facts.window:
             self._scatter(node)
         elif target is _COPY:
-            dest, source = self.places[node.args[0]], self.places.get(node.args[1])  # type: ignore[index, arg-type]
-            self._write_into(node, dest, dest, source)
-        elif facts.kind is _PYTHON and target in V2_CALLS:
+            self._copy(node)
+        elif facts.in_place is not None:
+            if not self._goes_in_place(node, facts):
+                self._run(node)
+        elif kind is _PURE:
+            self._run(node)
+        else:
+            self._visit_special(node, kind)
+
+    def _visit_special(self, node: Node, kind: Kind) -> None:
+        """Carry out a call with several results, or of something that is no operator."""
+        if kind is _VIEW_LIST:
+            self._view_list(node)
+        elif kind is _GETITEM and isinstance(self.places.get(node.args[0]), tuple):  # type: ignore[arg-type]
+            self._nothing(node, self.places[node.args[0]][node.args[1]])  # type: ignore[index]
+        elif node.target in V2_CALLS:
             self._call_v2(node)
-        elif target is auto_functionalized:
+        elif node.target is auto_functionalized:
             self._call_v1(node)
         else:
-            self._other(node, facts, inputs)
-
-    def _take(self, node: Node, facts: OpFacts, inputs: list[Node]) -> None:
-        """The node is being carried out: its reads are no longer to come."""
-        self.done.add(node)
-        if not facts.looks_at_shape:
-            self.state.count_reads(inputs)
+            self._run(node)
 
     # -- values that are not writes --------------------------------------------------------------
 
@@ -166,17 +145,8 @@ class _Reinplacer:
         else:
             self._run(node)
 
-    def _other(self, node: Node, facts: OpFacts, inputs: list[Node]) -> None:
-        kind = facts.kind
-        if kind is _VIEW_LIST:
-            self._view_list(node)
-        elif kind is _GETITEM and isinstance(self.places.get(node.args[0]), tuple):  # type: ignore[arg-type]
-            self._nothing(node, self.places[node.args[0]][node.args[1]])  # type: ignore[index]
-        elif facts.in_place is None or not self._goes_in_place(node, facts, inputs):
-            self._run(node)
-
     def _run(self, node: Node, before: tuple[Copy, ...] = ()) -> None:
-        step = Step(node, Action.RUN, before=before)
+        step = Step(node, _RUN, before=before)
         self.steps.append(step)
         value = node.meta.get("val")
         if isinstance(value, Tensor):
@@ -193,7 +163,7 @@ class _Reinplacer:
     def _view_list(self, node: Node) -> None:
         """A list of views stays a call; each part is a place that lower takes out of the list."""
         parent = self.places[node.args[0]]  # type: ignore[index]
-        before, name = node.args[0].meta["val"], facts_of(node.target).name  # type: ignore[union-attr]
+        before, name = node.args[0].meta["val"], self.facts[node].name  # type: ignore[union-attr]
         steps = [ViewStep(f"{name}[{k}]", tuple(node.args[1:])) for k in range(len(node.meta["val"]))]
         self.places[node] = tuple(parent.child(s, before, v) for s, v in zip(steps, node.meta["val"], strict=True))
         self.steps.append(Step(node, _NOTHING))
@@ -204,32 +174,34 @@ class _Reinplacer:
     # -- writes ----------------------------------------------------------------------------------
 
     def _scatter(self, node: Node) -> None:
-        base = self.places[node.args[0]]  # type: ignore[index]
-        update = self.places.get(node.args[1])  # type: ignore[arg-type]
-        self._write_into(node, base, scatter_window(base, node), update)
+        written, source = node.args[:2]
+        base = self.places[written]  # type: ignore[index]
+        self._write_into(node, base, scatter_window(base, node), source)
 
-    def _write_into(self, node: Node, base: Place, window: Place, update: Place | None) -> None:
-        """Write the value in `update` into `window` of `base`: nothing to do, in place, or into a copy of `base`."""
+    def _copy(self, node: Node) -> None:
+        written, source = node.args[:2]
+        base = self.places[written]  # type: ignore[index]
+        self._write_into(node, base, base, source)
+
+    def _write_into(self, node: Node, base: Place, window: Place, source: Any) -> None:
+        """Write the value of `source` into `window` of `base`: nothing to do, in place, or into a copy of `base`."""
+        update = self.places.get(source)
         if update is window:
             self._nothing(node, base)
             return
-        step = Step(node, Action.COPY_INTO, source=node.args[1])  # type: ignore[arg-type]
-        write = Write(
-            node,
-            step,
-            self._choice(node, "aten.copy_.default", "self", base),
-            base,
-            [window],
+        step = Step(node, Action.COPY_INTO, None, source)
+        chain, choice = (
             self.state.write_backs.follow(node, base),
-            whole=base is window,
-            clash=update is not None and may_overlap(update, window),
+            self._choice(node, "aten.copy_.default", "self", base),
         )
+        clash = update is not None and may_overlap(update, window)
+        write = Write(node, step, choice, base, [window], chain, base is window, clash)
         home = self.state.settle(write)
         assert home is not None
         if write.clash and home is base and update is not None:
-            self.state.save(step, [(node.args[1], update)], write.choice)  # type: ignore[list-item]
+            self.state.save(step, [(source, update)], write.choice)
         step.place = window if home is base else _window(home, node)
-        self._count_lost_twin(node.args[1], window, write.choice)
+        self._count_lost_twin(source, window, write.choice)
         self._carry_out(step, node, home)
 
     def _count_lost_twin(self, update: Any, window: Place, choice: Choice) -> None:
@@ -246,7 +218,7 @@ class _Reinplacer:
         self.steps.append(step)
         self._defined(step, node, place)
 
-    def _goes_in_place(self, node: Node, facts: OpFacts, inputs: list[Node]) -> bool:
+    def _goes_in_place(self, node: Node, facts: OpFacts) -> bool:
         """Carry out an operator by its in-place twin on the memory of its first operand, if that is safe."""
         operand = node.args[0] if node.args else None
         place = self.places.get(operand) if isinstance(operand, Node) else None
@@ -256,11 +228,12 @@ class _Reinplacer:
         chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
         if not (asked or chain.exempt or chain.homes):
             return False
-        if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts, inputs):
+        if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts):
             return False
-        step = Step(node, Action.IN_PLACE, place=place)
+        step = Step(node, _IN_PLACE, place)
         choice = Choice(node, facts_of(facts.in_place).name, "self", "in place", 0, place.byte_count(), place)
-        if self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
+        free = self.state.is_free(place, [place], chain)
+        if not free and self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
             if asked:
                 self.choices.append(choice)
             self._run(node, step.before)
@@ -271,20 +244,21 @@ class _Reinplacer:
 
     def _fits(self, node: Node, value: Tensor, place: Place, chain: WriteBack) -> bool:
         """Whether nobody can tell the result in `place` from one in memory of its own."""
-        size, stride, _ = layout_of(value)
+        size, stride, _, dtype, _, _ = geometry_of(value)
         if place.overlaps_itself() or size != place.size:
             return False
-        if stride == place.stride and value.dtype == place.dtype:
+        if stride == place.stride and dtype is place.dtype:
             return True
         return all(u in chain.exempt for u in node.users)
 
-    def _reads_itself(self, node: Node, place: Place, facts: OpFacts, inputs: list[Node]) -> bool:
+    def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
         """Whether another operand lies in the written place, other than element for element."""
+        inputs, places = self.inputs_of[node], self.places
         for used in inputs:
-            other = self.places.get(used)
-            if isinstance(other, tuple):
-                return True
-            if isinstance(other, Place) and other is not place and may_overlap(other, place):
+            other = places.get(used)
+            if other is place or other is None:
+                continue
+            if isinstance(other, tuple) or may_overlap(other, place):
                 return True
         if facts.pointwise:
             return False
@@ -299,15 +273,19 @@ class _Reinplacer:
         views = [
             (v, base_view_place(places[v.base], v, known.get(k))) for k, v in enumerate(base_views((args, kwargs)))
         ]
-        named = [(n, v) for n, v in written_arguments(op, args, kwargs) if isinstance(v, BaseView)]  # type: ignore[arg-type]
-        written = {id(v) for _, v in named}
-        step, results, count = Step(node, Action.CALL), _result_nodes(node), len(facts_of(op).result_aliases)
+        names, written = _written_views(op, args, kwargs)
+        step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
         homes: list[Place] = []
         for k, base in enumerate(places):
-            targets = [p for v, p in views if v.base == k and id(v) in written]
-            others = [p for v, p in views if v.base != k]
-            names = ", ".join(n for n, v in named if v.base == k)
-            homes.append(self._settle_operand(node, step, base, targets, others, results.get(count + k), names))
+            targets: list[Place] = []
+            others: list[Place] = []
+            for view, place in views:
+                if view.base != k:
+                    others.append(place)
+                elif id(view) in written:
+                    targets.append(place)
+            name = ", ".join(names.get(k, ()))
+            homes.append(self._settle_operand(node, step, base, targets, others, results.get(count + k), name))
         step.places = tuple(homes)
         step.views = tuple(
             p if homes[v.base] is places[v.base] else base_view_place(homes[v.base], v, known.get(k))
@@ -318,7 +296,7 @@ class _Reinplacer:
     def _call_v1(self, node: Node) -> None:
         op, args, kwargs = node.args
         named = written_arguments(op, args, kwargs)  # type: ignore[arg-type]
-        step, results, count = Step(node, Action.CALL), _result_nodes(node), len(facts_of(op).result_aliases)
+        step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
         operands, homes, taken = _flat((args, kwargs)), list[Place](), list[Place]()
         for k, (name, argument) in enumerate(named):
             place = self.places[argument]
@@ -343,8 +321,10 @@ class _Reinplacer:
         """Where a call writes one base (v2) or argument (v1); `others` are places that it must not disturb."""
         chain = self.state.write_backs.follow(result, base) if result is not None else NOWHERE
         choice = self._choice(node, facts_of(node.args[0]).name, name, base)
-        clash = any(may_overlap(o, t) for o in others for t in targets)
-        home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash))
+        clash = bool(others) and any(may_overlap(o, t) for o in others for t in targets)
+        home: Place | None = base
+        if clash or not self.state.is_free(base, targets, chain):
+            home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash))
         assert home is not None
         if home is base:
             self._save_plain_operands(node, step, targets, choice)
@@ -363,7 +343,8 @@ class _Reinplacer:
     def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
         self.steps.append(step)
         for index, result in results.items():
-            self._take(result, facts_of(result.target), result.all_input_nodes)
+            self.done.add(result)
+            self.state.count_reads((node,))
             value = result.meta.get("val")
             if index >= count:
                 self._defined(step, result, step.places[index - count])
@@ -410,7 +391,7 @@ class _Reinplacer:
         for k, result in enumerate(self.results):
             spec = self.signature.outputs[k] if k < len(self.signature.outputs) else _FRESH
             place = self.places.get(result) if isinstance(result, Node) else None
-            if not isinstance(place, Place) or k in new_values or spec.kind in _REGENERATED:
+            if not isinstance(place, Place) or k in new_values or spec.kind in REGENERATED:
                 continue
             like = spec.like if spec.like is not None else result.meta["val"]
             fits = place.buffer.kind == "fresh" and place.stride == layout_of(like)[1]
@@ -433,22 +414,36 @@ def _window(base: Place, node: Node) -> Place:
     return scatter_window(base, node) if facts_of(node.target).window else base
 
 
+def _written_views(op: Any, args: Any, kwargs: Any) -> tuple[dict[int, list[str]], set[int]]:
+    """The names of the arguments that a v2 call writes, by their base, and the identities of their views."""
+    names, written = dict[int, list[str]](), set[int]()
+    for name, value in written_arguments(op, args, kwargs):
+        if isinstance(value, BaseView):
+            names.setdefault(value.base, []).append(name)
+            written.add(id(value))
+    return names, written
+
+
 def _result_nodes(call: Node) -> dict[int, Node]:
     return {u.args[1]: u for u in call.users if facts_of(u.target).kind is _GETITEM}  # type: ignore[misc]
 
 
 def _flat(value: Any) -> list[Node]:
     """The nodes among arguments, those inside view descriptions left out."""
-    if isinstance(value, Node):
-        return [value]
     found: list[Node] = []
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
-        return found
-    for item in value:
-        if isinstance(item, Node):
-            found.append(item)
-        elif isinstance(item, (dict, list, tuple)):
-            found += _flat(item)
+    _add_nodes(value, found)
     return found
+
+
+def _add_nodes(value: Any, found: list[Node]) -> None:
+    if isinstance(value, Node):
+        found.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _add_nodes(item, found)
+    elif isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        for item in value:
+            if type(item) is Node:
+                found.append(item)
+            elif isinstance(item, (dict, list, tuple)):
+                _add_nodes(item, found)

@@ -17,6 +17,7 @@ from reink.core.opinfo import WAITS, Kind, OpFacts, facts_of, positional
 from reink.core.placement_rules import scatter_window
 from reink.core.program import Program, ViewStep
 from reink.core.views import is_whole
+from reink.passes.needed import Needed
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -45,16 +46,17 @@ NOWHERE = WriteBack(frozenset(), frozenset())
 
 
 class WriteBacks:
-    """Follows written values through the graph. `places` and `done` are those of the walk, and change with it."""
+    """Follows written values through the graph. `places` and `needed.dropped` change with the walk: where a value
+    lives, and which nodes are no longer to come."""
 
-    def __init__(self, program: Program, places: dict[Node, Any], done: set[Node]) -> None:
-        self._places, self._done = places, done
-        self._homes = versions_of_inputs(program)
+    def __init__(self, program: Program, needed: Needed, places: dict[Node, Any]) -> None:
+        self._facts, self._done, self._places = needed.facts, needed.dropped, places
+        self._homes = versions_of_inputs(program, needed.facts)
 
     def follow(self, node: Node, place: Place) -> WriteBack:
         """Follow `node`, whose value would live in `place`, through views and scatters of exactly that place."""
         exempt, passed = set[Node](), list[Node]()
-        homes, done = NOWHERE.homes, self._done
+        homes, done, known = NOWHERE.homes, self._done, self._facts
         stack: list[tuple[Node, Place]] = [(node, place)]
         steps = 0
         while stack and steps < LONGEST_WRITE_BACK:
@@ -64,9 +66,9 @@ class WriteBacks:
             if ends is not None and is_whole(at):
                 homes = homes | ends if homes else ends
             for user in current.users:
-                if user in done or user.op != "call_function":
+                if user in done:
                     continue
-                onward = self._carried(user, current, at, exempt, passed)
+                onward = self._carried(user, known[user], current, at, exempt, passed)
                 if onward is not None:
                     stack.append((user, onward))
         # a base that has taken the value in already shows it to every reader
@@ -77,17 +79,20 @@ class WriteBacks:
                 return NOWHERE
         return WriteBack(exempt, homes)
 
-    def _carried(self, user: Node, update: Node, at: Place, exempt: set[Node], passed: list[Node]) -> Place | None:
+    def _carried(
+        self, user: Node, facts: OpFacts, update: Node, at: Place, exempt: set[Node], passed: list[Node]
+    ) -> Place | None:
         """Where `user` lives if it only carries `update` (in `at`) back; None if it does anything else.
 
         The nodes that carry it are added to `exempt`, and scatters that are still to make their base to `passed`.
         """
-        facts = facts_of(user.target)
         if facts.kind is _VIEW:
             # a view of the whole base is a replay: the value has arrived
             onward = at.parent is not None and user.args[0] is update and _only_sizes(user, update)
             return view_place(at, user, facts) if onward else None
-        if facts.window and user.args[1] is update:
+        if facts.window:
+            if user.args[1] is not update:
+                return None
             coming: list[Node] = []
             base: Place | None = self._expected(user.args[0], coming)  # type: ignore[arg-type]
             if base is None or base.buffer is not at.buffer or scatter_window(base, user, at) is not at:
@@ -111,8 +116,8 @@ class WriteBacks:
         place = self._places.get(base)
         if place is not None:
             return place if isinstance(place, Place) else None
-        facts = facts_of(base.target)
-        if len(passed) >= LONGEST_WRITE_BACK or not (facts.window or facts.kind is _VIEW):
+        facts = self._facts.get(base)
+        if facts is None or len(passed) >= LONGEST_WRITE_BACK or not (facts.window or facts.kind is _VIEW):
             return None
         inner = self._expected(base.args[0], passed)  # type: ignore[arg-type]
         if inner is None or not facts.window:
@@ -128,7 +133,7 @@ class WriteBacks:
         for user in value.users:
             if user in self._done or user in exempt:
                 continue
-            if user.op != "call_function" or facts_of(user.target).kind is not _VIEW:
+            if self._facts[user].kind is not _VIEW:
                 return False
             if not self._is_only_carried(user, exempt):
                 return False
@@ -147,7 +152,7 @@ def view_place(parent: Place, node: Node, facts: OpFacts) -> Place:
     return parent.child(step, node.args[0].meta["val"], node.meta["val"])  # type: ignore[union-attr]
 
 
-def versions_of_inputs(program: Program) -> dict[Node, frozenset[int]]:
+def versions_of_inputs(program: Program, facts: dict[Node, OpFacts]) -> dict[Node, frozenset[int]]:
     """For each value, the written inputs that it is a version of on the way to their new value."""
     results, homes = program.results(), dict[Node, frozenset[int]]()
     for mutation in program.signature.mutations:
@@ -161,19 +166,14 @@ def versions_of_inputs(program: Program) -> dict[Node, frozenset[int]]:
                 break
             else:
                 homes[node] = known | home
-            node = _previous_version(node)
+            known_facts = facts.get(node)
+            node = _previous_version(node, known_facts) if known_facts is not None else None
     return homes
 
 
-def _previous_version(node: Node) -> Any:
+def _previous_version(node: Node, facts: OpFacts) -> Any:
     """The older version of the storage that `node` is a version of, through the write that made it."""
-    if node.op != "call_function":
-        return None
-    target = node.target
-    facts = facts_of(target)
-    if facts.window or target is _COPY:
-        return node.args[0]
-    if facts.kind is _VIEW or (facts.in_place is not None and node.args):
+    if facts.window or facts.kind is _VIEW or (facts.in_place is not None and node.args):
         return node.args[0]
     if facts.kind is _GETITEM:
         return _base_of_call(node.args[0], node.args[1])
