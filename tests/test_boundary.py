@@ -180,3 +180,20 @@ def test_a_size_that_depends_on_data_reaches_a_mutable_operator() -> None:
         return (torch.arange(6.0),)
 
     compare(program, make_args, lambda fn: piped(fn, make_args()))
+
+
+def _windows_and_a_weight(second: int) -> tuple[Tensor, ...]:
+    memory = torch.arange(12.0)
+    return memory[:4], memory[second : second + 4], torch.ones(4, requires_grad=True)
+
+
+@pytest.mark.parametrize("order", [(6, 2), (2, 6)], ids=["apart first", "overlapping first"])
+def test_a_graph_with_gradients_sees_inputs_that_overlap(order: tuple[int, int]) -> None:
+    """Stock compiles for the way in which the inputs of the first call share memory, and takes it for fixed."""
+
+    def program(x: Tensor, y: Tensor, weight: Tensor) -> Any:
+        x.mul_(3)
+        return (y * weight).sum(), x + 1
+
+    makers = [lambda second=second: _windows_and_a_weight(second) for second in order]
+    compare(program, makers[0], compiled, calls=makers[1:], grad_mode="grad")

@@ -134,6 +134,17 @@ def grad_context(mode: GradMode) -> contextlib.AbstractContextManager[Any]:
     return torch.no_grad() if mode == "no_grad" else contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """Memory comes filled with NaN or the largest number, so that a read of what was never written shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 def plain_tensors(tree: object) -> Iterator[Tensor]:
     """Every tensor in `tree`; of a wrapper subclass the tensors inside it."""
     for leaf in pytree.tree_leaves(tree):

@@ -10,10 +10,11 @@ import torch
 import torch.fx
 
 from reink.backends.runtime import Variants
-from reink.core.boundary import AliasPattern
+from reink.core.boundary import AliasPattern, alias_pattern
 from reink.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     inner_tensors,
     is_wrapper_subclass,
     stock_backend,
@@ -73,22 +74,39 @@ def compile_graph(
 
 
 def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: ReinkError) -> Callable[..., Any]:
-    """The graph under the stock pipeline; `reason` is raised where stock refuses as well."""
+    """The graph under the stock pipeline; `reason` is raised where stock refuses as well.
+
+    Stock takes the way in which inputs overlap for fixed, and gets some ways wrong: where inputs overlap, the graph
+    runs as the user wrote it.
+    """
     log.info("handed to the stock pipeline (aot_eager): %s [%s]", reason.what, reason.code)
+    if reason.code != "tensor-subclass" and _overlap(inputs):
+        log.info("inputs overlap: the captured program runs as it stands")
+        return module.forward
     try:
         run: Callable[..., Any] = stock_backend("aot_eager")(module, list(inputs))
     except Exception as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         why = f"the stock pipeline refuses it as well: {said}"
         raise ReinkError(reason.code, reason.what, where=reason.where, why=why, do=reason.do) from error
-    if reason.code != "tensor-subclass":
-        return run
 
-    def checked(*args: Any) -> Any:
+    def refusing(*args: Any) -> Any:
         refuse_shared_inner_tensors(args)
         return run(*args)
 
-    return checked
+    def choosing(*args: Any) -> Any:
+        return module.forward(*args) if _overlap(args) else run(*args)
+
+    return refusing if reason.code == "tensor-subclass" else choosing
+
+
+def _overlap(inputs: Sequence[Any]) -> bool:
+    """Whether two inputs have bytes in common."""
+    real = (t for t in inputs if isinstance(t, Tensor) and not isinstance(t, FakeTensor))
+    tensors = [t for t in real if t.layout is torch.strided]
+    if len({storage_key(t) for t in tensors}) == len(tensors):
+        return False
+    return bool(alias_pattern(tensors, range(len(tensors))))
 
 
 def _variants(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Variants:

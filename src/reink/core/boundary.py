@@ -62,7 +62,8 @@ def alias_pattern(inputs: Sequence[Any], written: Sequence[int]) -> AliasPattern
     for group in (g for spans in memories.values() for g in _touching(sorted(spans))):
         for component in _overlapping(group, inputs, set(targets)):
             clusters.append(_cluster(component, inputs, set(targets)))
-    return tuple(clusters)
+    # by input, not by address: the same program gives the same graph each time
+    return tuple(sorted(clusters, key=lambda c: c.members[0].input))
 
 
 def address_of(tensor: Tensor) -> tuple[Any, int]:

@@ -13,7 +13,7 @@ from reink.fuzz import writes as _writes  # noqa: F401  registers its rules
 from reink.fuzz.draft import REFUSALS, Draft, NoFit, is_defined, run
 from reink.fuzz.program import GLOBALS, FuzzProgram, Input, Storage
 from reink.fuzz.statements import Kind, make, names_of
-from reink.judge import observe
+from reink.judge import observe, poisoned
 
 DTYPES = ("float32", "float32", "float32", "float64", "int64", "int32", "int16", "uint8", "complex64", "bool")
 KINDS: tuple[Kind, ...] = ("view", "view", "view", "write", "write", "custom", "custom", "read")
@@ -29,6 +29,12 @@ ODD = 12  # ... has a statement that reink may refuse.
 
 def generate(seed: int, number: int, *, gradients: bool = False) -> FuzzProgram:
     """Program `number` of `seed`. `gradients` allows inputs that require grad; it changes which programs come."""
+    with torch.random.fork_rng(devices=[]), poisoned():  # so that what its random operators give is known
+        torch.manual_seed(number)
+        return _generate(seed, number, gradients)
+
+
+def _generate(seed: int, number: int, gradients: bool) -> FuzzProgram:
     rng = random.Random(f"{seed}:{number}:{gradients}")
     tracks = gradients and rng.randrange(GRADIENTS) == 0
     program = _inputs(seed, number, rng, tracks)

@@ -22,7 +22,7 @@ from reink.fuzz.draft import REFUSALS
 from reink.fuzz.injection import Tally, inject
 from reink.fuzz.program import FuzzProgram
 from reink.fuzz.shuffle import shuffle_pass
-from reink.judge import GradMode, Observed, differences, observe
+from reink.judge import GradMode, Observed, differences, observe, poisoned
 from reink.options import Options
 
 # What a run is compared with eager: reink without Dynamo, or a back end of torch.compile.
@@ -88,7 +88,7 @@ def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
     """Run the program plainly and compiled, and compare. Raises nothing."""
     function, make_inputs = program.functions()
     mode: GradMode = "grad" if program.gradients else "no_grad"
-    with _poisoned(), _listening() as heard:
+    with poisoned(), _listening() as heard:
         expected = observe(function, make_inputs(), mode)
         try:
             if settings.against == THROUGH_PASSES:
@@ -178,17 +178,6 @@ def _shape(message: str) -> str:
 
 
 # -- surroundings ------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _poisoned() -> Iterator[None]:
-    """Memory comes filled with NaN or the largest number, so that a read of what was never written shows."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 @contextmanager

@@ -282,7 +282,7 @@ class Placement:
             return None
         root = self._copy_of(write.node, base.value, exact=not base.overlaps_itself())
         write.step.before = (*write.step.before, Copy(base, root, filled=not write.whole, exact=True))
-        choice.bytes = 0 if write.whole else base.byte_count()
+        choice.bytes = 0 if write.whole else root.byte_count()
         _charge(choice)
         return root
 
