@@ -6,16 +6,21 @@ at each length, since it is slow there; its tracing is taken off, ours never tra
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
-from graphs import FAMILIES, Family
+from graphs import FAMILIES, Family, Graph
 from measure import median_steps, print_table, still_collector
 from reink_adapter import CODEGEN, compile_graph
 from rich.console import Console
 from stock import stock_seconds
+from torch import fx
 
-HEADINGS = ("program", "nodes", "reink us/node", "growth", "code us/node", "stock us/node", "stock / reink")
+HEADINGS = (
+    "program", "nodes", "reink us/node", "in fx copies", "growth", "code us/node", "stock us/node", "stock / reink"
+)  # fmt: skip
 WARM_UP_NODES = 10
+COPY = "copy"
 
 
 def run(console: Console, quick: bool) -> None:
@@ -25,7 +30,10 @@ def run(console: Console, quick: bool) -> None:
         stock_cost(console, family, WARM_UP_NODES)
         stock = {nodes: stock_cost(console, family, nodes) for nodes in family.stock_nodes[: 1 if quick else None]}
         rows.extend(rows_of(console, family, stock, (1_000,) if quick else (1_000, 20_000)))
-    note = "growth: of the time per node since the first row of the program; stock: at the length in brackets"
+    note = (
+        "fx copies: as a multiple of what torch.fx takes to copy the captured graph; "
+        "growth: of the time per node since the first row of the program; stock: at the length in brackets"
+    )
     print_table(console, "compile time per captured node", HEADINGS, rows, note)
 
 
@@ -34,21 +42,29 @@ def rows_of(console: Console, family: Family, stock: Mapping[int, float], length
     rows: list[list[str]] = []
     first = 0.0
     for nodes in (*stock, *(length for length in lengths if length not in stock)):
-        passes, code = reink_cost(console, family, nodes)
+        passes, code, copy = reink_cost(console, family, nodes)
         first = first or passes
         peer = nodes if nodes in stock else max(stock)
-        figures = (f"{passes:.1f}", f"{passes / first:.2f}", f"{code:.1f}", f"{stock[peer]:.0f} ({peer:,})")
+        figures = (f"{passes:.1f}", f"{passes / copy:.1f}", f"{passes / first:.2f}", f"{code:.1f}")
+        figures += (f"{stock[peer]:.0f} ({peer:,})",)
         rows.append([family.name, f"{nodes:,}", *figures, f"{stock[peer] / passes:.1f}"])
     return rows
 
 
-def reink_cost(console: Console, family: Family, nodes: int) -> tuple[float, float]:
-    """Microseconds per captured node of all steps, and of code generation, which the first leaves out."""
+def reink_cost(console: Console, family: Family, nodes: int) -> tuple[float, float, float]:
+    """Microseconds per captured node of all steps, of code generation, which the first leaves out, and of a copy."""
     with console.status(f"{family.name}: reink, {nodes:,} nodes"):
         graph = family.build(family.rounds(nodes))
-        steps = median_steps(lambda: compile_graph(graph.module, graph.inputs))
-    code = steps.pop(CODEGEN, 0.0)
-    return sum(steps.values()) / graph.nodes * 1e6, code / graph.nodes * 1e6
+        steps = median_steps(lambda: {**compile_graph(graph.module, graph.inputs), COPY: copy_seconds(graph)})
+    code, copy = steps.pop(CODEGEN, 0.0), steps.pop(COPY)
+    return tuple(seconds / graph.nodes * 1e6 for seconds in (sum(steps.values()), code, copy))  # type: ignore[return-value]
+
+
+def copy_seconds(graph: Graph) -> float:
+    """Seconds that torch.fx takes to copy the captured graph: the least that any pass costs on this machine."""
+    start = time.perf_counter()
+    fx.Graph().graph_copy(graph.module.graph, {})
+    return time.perf_counter() - start
 
 
 def stock_cost(console: Console, family: Family, nodes: int) -> float:

@@ -90,7 +90,8 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
     compiled = Compiled(program, program, None, None, program, options, name)
     with _timed(compiled, "functionalize"):
         functional = functionalize(program, strategy=options.strategy, record=_recorder(compiled))
-    _require(check_form(functional), "functionalize")
+    with _timed(compiled, "check"):
+        _require(check_form(functional), "functionalize")
     compiled.functional = functional
     return compiled
 
