@@ -197,3 +197,15 @@ def test_a_graph_with_gradients_sees_inputs_that_overlap(order: tuple[int, int])
 
     makers = [lambda second=second: _windows_and_a_weight(second) for second in order]
     compare(program, makers[0], compiled, calls=makers[1:], grad_mode="grad")
+
+
+def test_an_operator_that_reads_what_it_writes_is_kept_as_a_call() -> None:
+    """Element by element that is harmless; ``index_put_`` sees rows that it has already written."""
+
+    def program(x: Tensor) -> Tensor:
+        x.mul_(x)
+        return x[0:].index_put_((torch.tensor([2, 1, 0]),), x, accumulate=True)
+
+    text = str(reink.functionalize(program, (torch.ones(3, 8)[:, ::2],)))
+    assert "mul(x, x)" in text
+    assert "auto_functionalized_v2(index_put_" in text

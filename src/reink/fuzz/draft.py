@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reink.fuzz.geometry import overlap_in_part, overlaps_itself
+from reink.fuzz.geometry import overlap_in_part, overlaps_itself, share_bytes
 from reink.fuzz.program import GLOBALS, Statement
 
 # No tensor of a random program has more elements.
@@ -95,10 +95,13 @@ class Draft:
             raise NoFit
         return expression
 
-    def operand(self, target: Tensor, exact: bool = False, bounded: bool = True) -> str:
+    def operand(
+        self, target: Tensor, exact: bool = False, bounded: bool = True, apart_from: Tensor | None = None
+    ) -> str:
         """An expression that can be written into `target`: some value, cast, bounded or summed as needed.
 
-        `exact` asks for the size of the target rather than one that broadcasts to it.
+        `exact` asks for the size of the target rather than one that broadcasts to it. `apart_from` is a tensor of which
+        it may have no byte: whether eager takes such operands depends on the tensor objects, not on their memory.
         """
         name = self.tensor()
         value, text = self.values[name], name
@@ -115,7 +118,8 @@ class Draft:
         if exact and value.shape != target.shape:
             text = f"{text}.expand({tuple(target.shape)})"
             value = self.value(text)
-        return f"{text}.clone()" if overlap_in_part(value, target) else text
+        shared = overlap_in_part(value, target) if apart_from is None else share_bytes(value, apart_from)
+        return f"{text}.clone()" if shared else text
 
     # -- saying --------------------------------------------------------------------------------------------
 

@@ -27,8 +27,13 @@ def overlap_in_part(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors share bytes without being the same view: an elementwise write is then undefined."""
     if storage_key(a) != storage_key(b):
         return False
-    here, there = element_offsets(a), element_offsets(b)
-    if a.dtype == b.dtype and here == there and a.is_neg() == b.is_neg() and a.is_conj() == b.is_conj():
+    same_bits = a.dtype == b.dtype and a.is_neg() == b.is_neg() and a.is_conj() == b.is_conj()
+    return share_bytes(a, b) and not (same_bits and element_offsets(a) == element_offsets(b))
+
+
+def share_bytes(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have bytes in common."""
+    if storage_key(a) != storage_key(b):
         return False
-    touched = {x + k for x in here for k in range(a.element_size())}
-    return any(x + k in touched for x in there for k in range(b.element_size()))
+    touched = {x + k for x in element_offsets(a) for k in range(a.element_size())}
+    return any(x + k in touched for x in element_offsets(b) for k in range(b.element_size()))

@@ -58,7 +58,7 @@ def _assign_by_tensor(d: Draft, rule: str) -> Statement:
     if d.chance(2):
         return Statement(rule, f"{place}[{place} > 3] = 1", (), (place,))
     index = sorted({d.index(value, 0) % value.shape[0] for _ in range(3)})
-    other = d.operand(value[0])
+    other = d.operand(value[0], apart_from=value)
     return Statement(rule, f"{place}[torch.tensor({index})] = {other}", (), (place,), (other,))
 
 
@@ -87,7 +87,7 @@ def _compare_in_place(d: Draft, rule: str) -> Statement:
 @rule("write")
 def _masked(d: Draft, rule: str) -> Statement:
     place = d.place()
-    other = d.operand(d.value(place), exact=True)
+    other = d.operand(d.value(place), exact=True, apart_from=d.value(place))
     mask = f"({other} == {other}.flip(0))" if d.value(place).dim() else f"({other} > 2)"
     if d.chance(3):
         return d.write(rule, f"{place}.masked_scatter_({mask}, {other}.contiguous())", (place,), (other,))
@@ -116,7 +116,7 @@ def _indexed(d: Draft, rule: str) -> Statement:
         return d.write(rule, f"{place}.index_fill_({dim}, {index}, 4)", (place,))
     if name == "index_copy_":
         part = value.index_select(dim, torch.tensor(sorted(set(rows))))
-    source = f"{d.operand(part, exact=True)}"
+    source = d.operand(part, exact=True, apart_from=value)
     return d.write(rule, f"{place}.{name}({dim}, {index}, {source})", (place,), (source,))
 
 
@@ -128,7 +128,7 @@ def _index_put(d: Draft, rule: str) -> Statement:
     accumulate = d.chance(2)
     if not accumulate:
         rows = sorted({r % value.shape[0] for r in rows})
-    source = d.operand(value[rows])
+    source = d.operand(value[rows], apart_from=value)
     call = f"index_put_((torch.tensor({rows}),), {source}, accumulate={accumulate})"
     return d.write(rule, f"{place}.{call}", (place,), (source,))
 
@@ -140,7 +140,7 @@ def _scattered(d: Draft, rule: str) -> Statement:
     dim = d.number(0, value.dim() - 1)
     index = f"torch.zeros({(*value.shape[:dim], 1, *value.shape[dim + 1 :])}, dtype=torch.int64)"
     row = d.index(value, dim) % value.shape[dim]
-    source = d.operand(value.narrow(dim, 0, 1), exact=True)
+    source = d.operand(value.narrow(dim, 0, 1), exact=True, apart_from=value)
     call = d.pick("scatter_", "scatter_add_", "scatter_reduce_")
     last = ", 'amax'" if call == "scatter_reduce_" else ""
     return d.write(rule, f"{place}.{call}({dim}, {index} + {row}, {source}{last})", (place,), (source,))
@@ -167,9 +167,8 @@ def _out(d: Draft, rule: str) -> Statement:
     calls = [f"torch.add({one}, {two}, out={place})", f"torch.neg({one}, out={place})"]
     calls += [f"torch.mul({one}, 2, out={place})", f"torch.clamp({one}, max=5, out={place})"]
     if value.dim():
-        joined = d.operand(value[:1], exact=True), d.operand(value[1:], exact=True)
-        # whether eager notices that it reads what it writes depends on the tensor objects: keep them apart
-        calls.append(f"torch.cat([{joined[0]}.clone(), {joined[1]}.clone()], out={place})")
+        first, rest = (d.operand(part, exact=True, apart_from=value) for part in (value[:1], value[1:]))
+        calls.append(f"torch.cat([{first}, {rest}], out={place})")
         calls.append(f"torch.cumsum({one}.remainder(9), 0, out={place})")
     call = d.pick(*calls)
     return d.write(rule, call, (place,), tuple(e for e in (one, two) if e in call))
@@ -216,7 +215,7 @@ def _store_rows(d: Draft, rule: str) -> Statement:
     place = d.place(1)
     value = d.value(place)
     start = d.number(0, value.shape[0])
-    rows = d.operand(value[start:], exact=True)
+    rows = d.operand(value[start:], exact=True, apart_from=value)
     return Statement(rule, f"ops.store_rows({place}, {rows}, {start})", (), (place,), (rows,))
 
 

@@ -254,7 +254,7 @@ class _Functionalizer:
         dest = self.values[node.args[0]]  # type: ignore[index]
         refuse_unwritable(node, facts, dest)
         written = None if dest.overlaps_itself() else with_write_back(dest)
-        if written is None or self._depends_on_overlap(node, dest):
+        if written is None or self._depends_on_overlap(node, facts, dest):
             # eager's answer depends on memory shared inside this one call: it is kept as it is
             self._call(node, facts)
             return
@@ -271,15 +271,23 @@ class _Functionalizer:
         if update is not None:
             self.ledger.write(written, update)
 
-    def _depends_on_overlap(self, node: Node, dest: Place) -> bool:
+    def _depends_on_overlap(self, node: Node, facts: OpFacts, dest: Place) -> bool:
         """Whether another operand lies where the call writes, other than element for element."""
         values = self.values
+        if not facts.pointwise and self._reads_again(node, dest):
+            return True
         for used in input_nodes(node):
             value = values[used]
             for place in (value,) if type(value) is Place else values.places(used):
                 if place is not dest and may_overlap(place, dest):
                     return True
         return False
+
+    def _reads_again(self, node: Node, dest: Place) -> bool:
+        """Whether the written memory is an operand besides the one that is written."""
+        others: list[Node] = []
+        torch.fx.map_arg((node.args[1:], dict(node.kwargs)), others.append)
+        return any(place is dest for other in others for place in self.values.places(other))
 
     def _filled_in(self, node: Node, facts: OpFacts) -> dict[str, Any]:
         """The arguments that the pure twin needs and `node` leaves out."""
