@@ -105,7 +105,9 @@ def _bar(against: str, total: int | None) -> Iterator[Callable[[Campaign], None]
 
 
 def _faults(campaign: Campaign) -> Counter[str]:
-    return Counter({k: n for k, n in campaign.by_kind().items() if k not in ("ok", "refused")})
+    from reink.fuzz.run import HARMLESS
+
+    return Counter({k: n for k, n in campaign.by_kind().items() if k not in HARMLESS})
 
 
 def _save_faults(campaign: Campaign, folder: Path) -> list[Path]:

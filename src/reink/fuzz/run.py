@@ -29,8 +29,8 @@ from reink.options import Options
 THROUGH_PASSES = "passes"
 BACKENDS = ("reink", "aot_eager", "inductor")
 
-# Answers that are no fault: right, refused with a code, or right for another reason than the proof.
-HARMLESS = frozenset({"ok", "refused"})
+# Answers that are no fault of a back end: right, refused with a code, or never reached.
+HARMLESS = frozenset({"ok", "refused", "dynamo"})
 
 # Rounding that generated kernels may differ by; eager's own kernels may not.
 INDUCTOR_TOLERANCE = 1e-4
@@ -47,6 +47,7 @@ class Outcome:
     - ``value``, ``layout``, ``aliasing``, ``memory``, ``gradient``, ``structure``, ``state``: the first difference
       from eager;
     - ``crash``: an error without a code, its type as `cause`;
+    - ``dynamo``: an error that Dynamo raises under its own back end ``eager`` as well, so whatever back end is asked;
     - ``fallback``: right, but by a program that reink did not re-inplace because a check failed;
     - ``escaped``: an injected fault shows in a result and no check refused it;
     - ``died``, ``timeout``: the process that ran it.
@@ -97,6 +98,8 @@ def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
                 outcome = _through_compile(program, function, make_inputs, expected, settings.against)
         except Exception as error:  # whatever comes out of a compiler is a finding, not an error of the fuzzer
             outcome = _failed(error)
+            if outcome.kind == "crash" and settings.against != THROUGH_PASSES and _dynamo_fails(program, function):
+                outcome = Outcome("dynamo", outcome.cause, outcome.detail)
     handed = any("handed to the stock pipeline" in line for line in heard)
     fallback = next((line for line in heard if "without re-inplacing" in line), "")
     if outcome.kind == "ok" and fallback:
@@ -152,6 +155,20 @@ def _through_compile(
         if outcome.is_fault:
             return Outcome(outcome.kind, f"{outcome.cause} ({label})".strip(), f"{label}:\n{outcome.detail}")
     return outcome
+
+
+def _dynamo_fails(program: FuzzProgram, function: Program) -> bool:
+    """Whether Dynamo cannot run the program even with the graph as it is."""
+    torch.compiler.reset()
+    compiled: Any = torch.compile(function, backend="eager", dynamic=program.dynamic)
+    _, make_inputs = program.functions()
+    _, make_apart = program.apart().functions()
+    try:
+        for make in (make_inputs, make_apart, make_inputs):
+            observe(compiled, make(), "grad" if program.gradients else "no_grad")
+    except Exception:  # of whatever kind: no back end had a say in it
+        return True
+    return False
 
 
 def _compared(want: Observed, got: Observed, tolerance: float) -> Outcome:
