@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
-from reink.cli.mistakes import file_of, mistakes, place, said
+from reink.cli.mistakes import coded, mistakes
 from reink.cli.parameters import JsonFile, Programs, Strategy, Target, check_strategy
 from reink.cli.target import Program, load
 from reink.errors import ReinkError
@@ -18,8 +17,6 @@ from reink.report import Report
 from reink.show.terminal import print_report
 
 EXAMPLE = "Example: reink explain model.py:example --strict --json report.json"
-
-log = logging.getLogger(__name__)
 
 
 @mistakes()
@@ -56,20 +53,8 @@ def _explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _compile(program: Program, strategy: str) -> Report:
-    try:
+    with coded(program.target, program.fn, "compiled", "explain"):
         return _explain(program.fn, program.args, program.kwargs, strategy)
-    except ReinkError:
-        raise
-    except Exception as error:
-        log.debug("compiling %s failed", program.target, exc_info=True)
-        raise ReinkError(
-            "not-a-tensor-program",
-            f"the program of {program.target} cannot be compiled",
-            where=place(error, file_of(program.fn)),
-            why=said(error),
-            do="run it without reink first; if it works there, this is a bug of reink: "
-            "report it with what REINK_TRACEBACK=1 reink explain prints",
-        ) from error
 
 
 def _copies_left(report: Report) -> ReinkError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,8 @@ from typing import Any, NoReturn
 import typer
 
 from reink.errors import ReinkError
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -26,6 +29,25 @@ def mistakes() -> Iterator[None]:
             traceback.print_exc()
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+@contextlib.contextmanager
+def coded(target: str, fn: Callable[..., Any], done: str, command: str) -> Iterator[None]:
+    """Raise whatever the program of `target` raises inside as a ReinkError: it cannot be `done`."""
+    try:
+        yield
+    except ReinkError:
+        raise
+    except Exception as error:
+        log.debug("%s: %s failed", target, command, exc_info=True)
+        raise ReinkError(
+            "not-a-tensor-program",
+            f"the program of {target} cannot be {done}",
+            where=place(error, file_of(fn)),
+            why=said(error),
+            do="run it without reink first; if it works there, this is a bug of reink: "
+            f"report it with what REINK_TRACEBACK=1 reink {command} prints",
+        ) from error
 
 
 def refuse(what: str, error: BaseException) -> NoReturn:

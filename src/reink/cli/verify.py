@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
-from reink.cli.mistakes import file_of, mistakes, place, said
+from reink.cli.mistakes import coded, mistakes
 from reink.cli.parameters import JsonFile, Strategy, Target, check_strategy
 from reink.cli.target import Program, load
-from reink.errors import ReinkError
 
 if TYPE_CHECKING:
     from reink.verification.answer import Run, Verification
@@ -26,8 +24,6 @@ EXAMPLE = "Example: reink verify model.py:example --strategy v1 --json answer.js
 COLOURS = {"ok": "green", "differs": "bold red", "refused": "red", "failed": "bold red", "skipped": "dim"}
 # Control characters of the user's text, written out.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-log = logging.getLogger(__name__)
 
 
 @mistakes()
@@ -71,20 +67,8 @@ def _verify(program: Program, strategy: str, grad_mode: str, pairs: int, tell: C
 
 
 def _verified(program: Program, strategy: str, grad_mode: str, pairs: int, tell: Callable[[str], None]) -> Verification:
-    try:
+    with coded(program.target, program.fn, "verified", "verify"):
         return _verify(program, strategy, grad_mode, pairs, tell)
-    except ReinkError:
-        raise
-    except Exception as error:
-        log.debug("verifying %s failed", program.target, exc_info=True)
-        raise ReinkError(
-            "not-a-tensor-program",
-            f"the program of {program.target} cannot be verified",
-            where=place(error, file_of(program.fn)),
-            why=said(error),
-            do="run it without reink first; if it works there, this is a bug of reink: "
-            "report it with what REINK_TRACEBACK=1 reink verify prints",
-        ) from error
 
 
 # the answer
