@@ -23,6 +23,7 @@ from reink.core.region import (
     contains,
     disjoint,
     overlaps_itself,
+    reach_of,
 )
 from reink.core.torch_internals import (
     FakeTensorMode,
@@ -73,8 +74,7 @@ def _extent(size: tuple[Any, ...], stride: tuple[Any, ...]) -> Extent:
     if not all(type(v) is int for v in (*size, *stride)):
         return Extent(True, 1, 0, zero, zero)
     count = math.prod(size)
-    reach = 1 + sum((n - 1) * s for n, s in pairs) if count else 0
-    return Extent(False, count, reach, overlaps_itself(size, stride), zero and count > 0)
+    return Extent(False, count, reach_of(size, stride), overlaps_itself(size, stride), zero and count > 0)
 
 
 class SymbolFacts:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from reink.core.region import Region, disjoint, overlaps_itself
+from reink.core.region import Region, disjoint, overlaps_itself, reach_of
 from reink.core.torch_internals import FakeTensorMode, storage_key
 
 Tensor = torch.Tensor
@@ -82,8 +82,7 @@ def _has_memory(value: Any) -> bool:
 
 def _span(tensor: Tensor, start: int, position: int) -> _Span:
     """First byte, one past the last byte, position."""
-    reach = sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-    return start, start + (reach + 1) * tensor.element_size(), position
+    return start, start + reach_of(tensor.size(), tensor.stride()) * tensor.element_size(), position
 
 
 def _touching(spans: list[_Span]) -> list[list[_Span]]:
@@ -197,7 +196,7 @@ def unpack(packed: Sequence[Any], pattern: AliasPattern, count: int) -> list[Any
 
 def _member(base: Tensor, member: Member, cluster: Cluster) -> Tensor:
     start = member.offset // cluster.dtype.itemsize
-    reach = 1 + sum((n - 1) * s for n, s in zip(member.size, member.stride, strict=True))
+    reach = reach_of(member.size, member.stride)
     part = base[start : start + reach * member.dtype.itemsize // cluster.dtype.itemsize]
     if member.dtype != cluster.dtype:
         part = part.view(member.dtype)
@@ -216,9 +215,9 @@ def _fake(value: Any, mode: FakeTensorMode) -> Any:
     with mode:
         tensor = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
         if type(offset) is int and offset:
-            reach = 1 + sum((n - 1) * s for n, s in zip(value.size(), value.stride(), strict=True))
-            reach = 0 if any(type(n) is int and n == 0 for n in value.size()) else reach
-            flat = torch.empty((offset + reach,), dtype=value.dtype, device=value.device)
+            flat = torch.empty(
+                (offset + reach_of(value.size(), value.stride()),), dtype=value.dtype, device=value.device
+            )
             tensor = flat.as_strided(value.size(), value.stride(), offset)
         if value.is_conj():
             tensor = tensor.conj()

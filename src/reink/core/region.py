@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from reink.core.region_search import (
@@ -191,6 +191,17 @@ def self_overlaps(region: Region) -> bool:
     `overlaps_itself`.
     """
     return repeats(region.dims) if region.count else False
+
+
+def reach_of(size: Sequence[Any], stride: Sequence[Any]) -> Any:
+    """Elements from the first of a view to one past its last; 0 when it has none. Symbolic sizes count as not empty.
+
+    >>> reach_of((2, 3), (5, 1)), reach_of((), ()), reach_of((2, 0), (0, 6))
+    (8, 1, 0)
+    """
+    if any(type(n) is int and n == 0 for n in size):
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 def overlaps_itself(size: Sequence[int], stride: Sequence[int]) -> bool:

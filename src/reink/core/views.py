@@ -253,10 +253,9 @@ def strided_place(place: Place) -> Place | None:
     itemsize = base.dtype.itemsize
     if place.dtype != base.dtype or place.is_symbolic() or place.offset < 0 or place.offset % itemsize:
         return None
-    start = place.offset // itemsize
-    reach = start + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))
-    if any(n == 0 for n in place.size):
-        start = reach = 0  # an empty view may begin beyond the base, and begins nowhere
+    extent = place.extent.reach
+    start = place.offset // itemsize if extent else 0  # an empty view may begin beyond the base, and begins nowhere
+    reach = start + extent
     flat = base.at(ViewStep("aten.as_strided.default", ([reach], [1])), (reach,), (1,), 0, base.dtype, base.bits)
     if start:
         cut = ViewStep("aten.slice.Tensor", (0, start, reach))

@@ -61,7 +61,7 @@ class Draft:
     def value(self, expression: str) -> Tensor:
         """What an expression is now."""
         try:
-            found = eval(expression, dict(GLOBALS), self.values)
+            found = evaluate(expression, self.values)
         except REFUSALS as error:
             raise NoFit from error
         if not isinstance(found, Tensor):
@@ -152,6 +152,11 @@ class Draft:
         return True
 
 
+def evaluate(expression: str, values: dict[str, Tensor]) -> Any:
+    """What an expression of a program is, for these values."""
+    return eval(expression, dict(GLOBALS), values)
+
+
 def run(statement: Statement, values: dict[str, Tensor]) -> bool:
     """Run a statement on the values; whether eager took it, and its results are small tensors."""
     scope = dict(values)
@@ -171,8 +176,8 @@ def is_defined(statement: Statement, values: dict[str, Tensor]) -> bool:
     if not (statement.written or statement.read):
         return True
     try:
-        written = [eval(e, dict(GLOBALS), values) for e in statement.written]
-        read = [eval(e, dict(GLOBALS), values) for e in statement.read]
+        written = [evaluate(e, values) for e in statement.written]
+        read = [evaluate(e, values) for e in statement.read]
     except (*REFUSALS, NameError):
         return False
     if any(t.numel() == 0 or overlaps_itself(t) for t in written):

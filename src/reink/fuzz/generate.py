@@ -9,9 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from reink.core.region import reach_of
 from reink.fuzz import writes as _writes  # noqa: F401  registers its rules
-from reink.fuzz.draft import REFUSALS, Draft, NoFit, is_defined, run
-from reink.fuzz.program import GLOBALS, FuzzProgram, Input, Storage
+from reink.fuzz.draft import REFUSALS, Draft, NoFit, evaluate, is_defined, run
+from reink.fuzz.program import FuzzProgram, Input, Storage
 from reink.fuzz.statements import Kind, make, names_of
 from reink.judge import observe, poisoned
 
@@ -73,8 +74,8 @@ def is_accepted(program: FuzzProgram) -> bool:
                 if not is_defined(statement, values) or not run(statement, values):
                     return False
             for expression in program.outputs:
-                eval(expression, dict(GLOBALS), values)
-        observe(function, make_inputs(), "grad" if program.gradients else "no_grad")
+                evaluate(expression, values)
+        observe(function, make_inputs(), program.grad_mode)
     except (*REFUSALS, NameError):
         return False
     return True
@@ -151,6 +152,4 @@ def _length(inputs: Sequence[Input], storage: int, dtype: str) -> int:
 
 def _end(given: Input) -> int:
     """One past the last element that an input reaches."""
-    if 0 in given.size:
-        return given.offset
-    return given.offset + sum((n - 1) * s for n, s in zip(given.size, given.stride, strict=True)) + 1
+    return given.offset + reach_of(given.size, given.stride)

@@ -56,14 +56,12 @@ class Tally:
 
     caught: int = 0
     hidden: int = 0
-    refused_hidden: int = 0
     escaped: tuple[str, ...] = ()
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.caught + other.caught,
             self.hidden + other.hidden,
-            self.refused_hidden + other.refused_hidden,
             self.escaped + other.escaped,
         )
 
@@ -79,7 +77,7 @@ def inject(function: CompiledFunction, makers: Sequence[Maker], rng: random.Rand
     for injected in itertools.islice(_random_faults(compiled.lowered, rng), count):
         refused = not check_ownership(compiled.functional, order, injected.program).ok
         if not _shows(function, injected.program, makers, expected):
-            tally += Tally(hidden=1, refused_hidden=int(refused))
+            tally += Tally(hidden=1)
         else:
             tally += Tally(caught=1) if refused else Tally(escaped=(str(injected),))
     return tally

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from reink.fuzz.operators import ops, source_of
+from reink.judge import GradMode
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATOR = re.compile(r"\bops\.(\w+)")
 
 # What the text of a program may name besides its own values.
@@ -70,11 +70,6 @@ class Statement:
     read: tuple[str, ...] = ()
     sequential: bool = False
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Every word in it, the values it uses among them."""
-        return frozenset(_WORD.findall(self.text))
-
 
 @dataclass(frozen=True, slots=True)
 class FuzzProgram:
@@ -91,6 +86,11 @@ class FuzzProgram:
     outputs: tuple[str, ...]
     gradients: bool = False
     dynamic: bool = False
+
+    @property
+    def grad_mode(self) -> GradMode:
+        """How it is called."""
+        return "grad" if self.gradients else "no_grad"
 
     @property
     def rules(self) -> tuple[str, ...]:

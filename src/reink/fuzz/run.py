@@ -22,7 +22,7 @@ from reink.fuzz.draft import REFUSALS
 from reink.fuzz.injection import Tally, inject
 from reink.fuzz.program import FuzzProgram
 from reink.fuzz.shuffle import shuffle_pass
-from reink.judge import GradMode, Observed, differences, observe, poisoned
+from reink.judge import Observed, differences, observe, poisoned
 from reink.options import Options
 
 # What a run is compared with eager: reink without Dynamo, or a back end of torch.compile.
@@ -88,9 +88,8 @@ class Settings:
 def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
     """Run the program plainly and compiled, and compare. Raises nothing."""
     function, make_inputs = program.functions()
-    mode: GradMode = "grad" if program.gradients else "no_grad"
     with poisoned(), _listening() as heard:
-        expected = observe(function, make_inputs(), mode)
+        expected = observe(function, make_inputs(), program.grad_mode)
         try:
             if settings.against == THROUGH_PASSES:
                 outcome = _through_passes(program, function, make_inputs, expected, settings)
@@ -115,8 +114,7 @@ def _through_passes(
 ) -> Outcome:
     """Without Dynamo. Every second program has its pure graph shuffled, every third is decided at random."""
     number = program.number
-    shuffle = (shuffle_pass(number),) if number % 2 else ()
-    options = Options.of({"strategy": "v1" if number % 4 < 2 else "v2", "passes": shuffle})
+    options = Options.of(_options(number))
     dice = random.Random(f"{program.seed}:{number}:decisions") if number % 3 == 0 else None
     compiled = compile_function(function, make_inputs(), options, dynamic=program.dynamic, dice=dice)
     outcome = _compared(expected, observe(compiled, make_inputs()), 0.0)
@@ -134,13 +132,7 @@ def _through_compile(
     program: FuzzProgram, function: Program, make_inputs: Any, expected: Observed, backend: str
 ) -> Outcome:
     """Through Dynamo: first call, inputs in memory of their own, and the first inputs again."""
-    torch.compiler.reset()
-    options: dict[str, Any] = {}
-    if backend == "reink":
-        shuffle = (shuffle_pass(program.number),) if program.number % 2 else ()
-        options = {"options": {"strategy": "v1" if program.number % 4 < 2 else "v2", "passes": shuffle}}
-    compiled: Any = torch.compile(function, backend=backend, dynamic=program.dynamic, **options)
-    mode: GradMode = "grad" if program.gradients else "no_grad"
+    compiled, mode = _compiled(program, function, backend), program.grad_mode
     tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else 0.0
     outcome = _compared(expected, observe(compiled, make_inputs(), mode), tolerance)
     if outcome.is_fault:
@@ -157,15 +149,27 @@ def _through_compile(
     return outcome
 
 
+def _options(number: int) -> dict[str, Any]:
+    """Both strategies in turn, and every second pure graph shuffled."""
+    return {"strategy": "v1" if number % 4 < 2 else "v2", "passes": (shuffle_pass(number),) if number % 2 else ()}
+
+
+def _compiled(program: FuzzProgram, function: Program, backend: str) -> Any:
+    """The program under a back end, as if nothing had been compiled before."""
+    torch.compiler.reset()
+    torch_compile: Any = torch.compile
+    options = _options(program.number) if backend == "reink" else None
+    return torch_compile(function, backend=backend, dynamic=program.dynamic, options=options)
+
+
 def _dynamo_fails(program: FuzzProgram, function: Program) -> bool:
     """Whether Dynamo cannot run the program even with the graph as it is."""
-    torch.compiler.reset()
-    compiled: Any = torch.compile(function, backend="eager", dynamic=program.dynamic)
+    compiled = _compiled(program, function, "eager")
     _, make_inputs = program.functions()
     _, make_apart = program.apart().functions()
     try:
         for make in (make_inputs, make_apart, make_inputs):
-            observe(compiled, make(), "grad" if program.gradients else "no_grad")
+            observe(compiled, make(), program.grad_mode)
     except Exception:  # of whatever kind: no back end had a say in it
         return True
     return False
