@@ -152,4 +152,5 @@ def _length(inputs: Sequence[Input], storage: int, dtype: str) -> int:
 
 def _end(given: Input) -> int:
     """One past the last element that an input reaches."""
-    return given.offset + reach_of(given.size, given.stride)
+    reach: int = reach_of(given.size, given.stride)
+    return given.offset + reach
