@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reink.check.geometry import Geometries, Geometry, concrete
-from reink.check.layouts import Layout, is_contiguous, layout_of_view
+from reink.check.layouts import Layout, layout_of_view
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.int8, torch.complex64)
@@ -114,14 +115,25 @@ def same_tensor(geometry: Geometry, made: Tensor) -> None:
         assert all(n == 1 or a == b for n, a, b in zip(made.size(), made.stride(), tensor.stride(), strict=True))
 
 
-def test_contiguous_is_what_torch_calls_so() -> None:
-    draw, seen = random.Random(12), Counter[bool]()
+def test_what_is_said_of_bytes_is_what_they_are() -> None:
+    """First and last byte, gaps, elements that share memory: counted one by one."""
+    draw, seen = random.Random(12), Counter[str]()
     for _ in range(3000):
         tensor = some_tensor(draw)
-        found = is_contiguous(tuple(tensor.size()), tensor.stride())
-        assert found == tensor.is_contiguous(), (tensor.size(), tensor.stride())
-        seen[found] += 1
-    assert min(seen.values()) > 200
+        geometry = Geometries().of(tensor)
+        pairs = zip(tensor.size(), tensor.stride(), strict=True)
+        steps = itertools.product(*(range(0, n * s, s) if s else [0] * n for n, s in pairs))
+        starts = [tensor.storage_offset() + sum(step) for step in steps]
+        assert geometry.is_empty == (not starts)
+        if starts:
+            item = tensor.element_size()
+            assert (geometry.lo, geometry.hi) == (min(starts) * item, (max(starts) + 1) * item)
+            full = len(set(starts)) * item == geometry.hi - geometry.lo
+            assert full or not geometry.is_solid
+            assert geometry.is_solid or not tensor.is_contiguous()
+            assert geometry.overlaps_itself == (len(set(starts)) < len(starts))
+        seen["contiguous" if tensor.is_contiguous() else "overlapping" if geometry.overlaps_itself else "other"] += 1
+    assert min(seen.values()) > 100 and len(seen) == 3, seen
 
 
 def test_numbers_that_are_no_plain_integers_are_left_to_the_operator() -> None:

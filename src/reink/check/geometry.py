@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.layouts import Layout, is_contiguous, layout_of_view
+from reink.check.layouts import Layout, layout_of_view
 from reink.core.torch_internals import expression
 
 Tensor = torch.Tensor
@@ -59,13 +59,20 @@ class Geometry:
         self.dtype, self.bits, self.holder = dtype, bits, holder
         self._tensor: Tensor | None = None
         item = dtype.itemsize
-        self.lo = offset * item
-        self.is_empty = 0 in size
-        self.is_solid = True
+        lo = self.lo = offset * item
+        self.is_solid, self.is_empty = True, 0 in size
         self._overlaps_itself: bool | None = False
         self._dims: Dims | None = None
-        if is_contiguous(size, stride):
-            self.hi = self.lo + math.prod(size) * item
+        count = 1  # of elements, as long as they follow each other in row-major order
+        for n, s in zip(size[::-1], stride[::-1], strict=True):
+            if s != count and n != 1:
+                break
+            count *= n
+        else:
+            self.hi = lo + count * item
+            return
+        if self.is_empty:
+            self.hi = lo
             return
         reach = item
         for count, step in reversed(self.dims[:-1]):
@@ -73,9 +80,9 @@ class Geometry:
             if step < reach:
                 self._overlaps_itself = None
             reach += (count - 1) * step
-        self.hi = self.lo if self.is_empty else self.lo + reach
+        self.hi = lo + reach
         if any(s == 0 and n > 1 for n, s in zip(size, stride, strict=True)):
-            self._overlaps_itself = not self.is_empty
+            self._overlaps_itself = True
 
     @property
     def tensor(self) -> Tensor:

@@ -23,18 +23,6 @@ def layout_of_view(target: Any, parent: Layout, args: tuple[Any, ...]) -> Layout
     return None if rule is None else rule(parent, args)
 
 
-def is_contiguous(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether elements follow each other in row-major order without a gap."""
-    expected = 1
-    for k in range(len(size) - 1, -1, -1):
-        count = size[k]
-        if count != 1:
-            if stride[k] != expected:
-                return 0 in size
-            expected *= count
-    return True
-
-
 def _select(parent: Layout, args: tuple[Any, ...]) -> Layout | None:
     """``select(dim, index)``"""
     size, stride, offset = parent

@@ -27,6 +27,8 @@ SEPARATE_DAMAGES = 8
 # Kept at hand: to look up an operator or a kind by its path costs as much as a whole rule.
 _AS_STRIDED = torch.ops.aten.as_strided.default
 _VIEW, _VIEW_LIST, _GETITEM = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM
+# Stands for what was not looked up yet, where None is an answer.
+_UNKNOWN: Any = object()
 
 
 class Refuted(Exception):
@@ -132,12 +134,16 @@ class SymbolicMemory:
 
     def viewed(self, view: ViewOf, geometry: Geometry) -> Geometry | None:
         """Where `view` lies when its parent is in `geometry`."""
-        if view.target is _AS_STRIDED:
-            return self._strided(view.parent, view.args, geometry)
-        found = self.geometries.apply(view.target, geometry, view.args)
+        found = self.window(view.parent, view.target, view.args, geometry)
         if view.part >= 0 and type(found) is tuple:
             found = found[view.part] if view.part < len(found) else None
         return found if type(found) is Geometry else None
+
+    def window(self, value: Node, target: Any, args: tuple[Any, ...], geometry: Geometry) -> Any:
+        """What the view operator `target` makes of `value` in `geometry`, as `Geometries.apply` tells it."""
+        if target is _AS_STRIDED:
+            return self._strided(value, args, geometry)
+        return self.geometries.apply(target, geometry, args)
 
     def _strided(self, parent: Node, args: tuple[Any, ...], geometry: Geometry) -> Geometry | None:
         """`as_strided` means what it says only where the memory has the strides of the value itself."""
@@ -152,10 +158,10 @@ class SymbolicMemory:
         """What `value` is a view of, if it is one."""
         if value not in self.views:
             return None
-        known = self._views
-        if value not in known:
-            known[value] = _view_of(value)
-        return known[value]
+        found: ViewOf | None = self._views.get(value, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._views[value] = _view_of(value)
+        return found
 
     def why_not(self, value: Node, memory: Memory) -> str:
         """Empty if `memory` holds `value` now, else why it does not."""
@@ -178,6 +184,20 @@ class SymbolicMemory:
             if there and (not fact.damage or self.damage(fact, geometry) is None):
                 return True
         if value not in self.views:
+            return False
+        return self._holds_base(value, memory)
+
+    def _holds_base(self, value: Node, memory: Memory) -> bool:
+        """Whether `memory` is where the view `value` lies in something that is held now."""
+        buffer, geometry = memory.buffer, memory.geometry
+        view = self.view_of(value)
+        if view is None:
+            return False
+        for fact in self.where.get(view.parent, ()):
+            there = fact.buffer is buffer and not fact.converted and self.viewed(view, fact.geometry) is geometry
+            if there and (not fact.damage or self.damage(fact, geometry) is None):
+                return True
+        if view.parent not in self.views:
             return False
         for fact, place in self._seen(value):
             if place is geometry and fact.buffer is buffer and self.damage(fact, geometry) is None:

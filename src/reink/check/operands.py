@@ -127,7 +127,8 @@ class Reader:
         for step in steps:
             view, part = _view_and_part(step.op)
             if place is not None:
-                place = self.geometries.apply(view, place, number(step.args))
+                args = step.args
+                place = self.geometries.apply(view, place, args if are_integers(args) else number(args))
             if part >= 0 and type(place) is tuple:
                 place = place[part]
         return place if type(place) is Geometry else None

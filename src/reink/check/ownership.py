@@ -138,11 +138,11 @@ class _Ownership:
             self._advance(len(self.order))
         elif pure is not self.turn or role == "epilogue":
             self._turn_of(pure, role)
-        rule, is_main = RULES.get(role), role in MAIN
-        if rule is None or (pure is None and is_main):
+        rule = RULES.get(role)
+        if rule is None or (pure is None and role in MAIN):
             raise Refuted(f"{node.name} carries out nothing of the pure program (role {role!r})")
         rule(self.tensors, node, pure)
-        if is_main and pure is not None:
+        if role in MAIN and pure is not None:
             self.carried_out.add(pure)
             if pure in self.effectful:
                 self.effects.append(pure)

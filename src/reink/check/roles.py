@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometry, size_of
-from reink.check.memory import Buffer, Fact, Memory, Refuted, SymbolicMemory, ViewOf, numbers
+from reink.check.memory import Buffer, Fact, Memory, Refuted, SymbolicMemory, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
 from reink.core.calls import CALLS, V2_CALLS, result_count
 from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
@@ -223,7 +223,7 @@ class Interpreter(Reader):
 
     def _refuse_shared_operands(self, node: Node, written: list[int], found: Operands) -> None:
         """A written operand may meet another only where both are views of one base."""
-        if len(found.memories) == 1:
+        if len({id(m.buffer) for m, _ in found.memories}) == len(found.memories):
             return
         sharing: dict[int, list[int]] = {}
         for k, (memory, _) in enumerate(found.memories):
@@ -336,10 +336,9 @@ class Interpreter(Reader):
         base, update = pure.args[:2]
         memory = self.memory
         assert isinstance(base, Node) and isinstance(update, Node)
-        window = ViewOf(base, _WINDOW_OF[id(pure.target)], numbers(pure, 2), -1)
-        note = ""
+        view, args, note = _WINDOW_OF[id(pure.target)], numbers(pure, 2), ""
         for fact, place in memory.located(base):
-            part = None if fact.converted else memory.viewed(window, place)
+            part = None if fact.converted else memory.window(base, view, args, place)
             if part is None:
                 continue
             if place.overlaps_itself:

@@ -45,8 +45,12 @@ class Values(dict[Node, Any]):
         """The captured arguments of a call for the functional graph."""
         found: list[Any] = []
         for argument in arguments:
-            value = self[argument] if isinstance(argument, Node) else None
-            found.append(self._ledger.read(value) if type(value) is Place else self.read(argument))
+            kind = type(argument)
+            if kind is Node:
+                value = self[argument]
+                found.append(self._ledger.read(value) if type(value) is Place else self.read_value(value))
+            else:
+                found.append(argument if kind is int else self.read(argument))
         return found
 
     def read_value(self, value: Any) -> Any:

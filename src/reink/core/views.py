@@ -55,7 +55,7 @@ def chain(place: Place) -> tuple[ViewStep, ...]:
         assert place.step is not None
         steps.append(place.step)
         place = place.parent
-    return tuple(reversed(steps))
+    return tuple(steps[::-1])
 
 
 def _dim(dim: int, rank: int) -> int:

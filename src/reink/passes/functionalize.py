@@ -38,6 +38,8 @@ from reink.passes.refusals import (
 Node = torch.fx.Node
 Tensor = torch.Tensor
 aten = torch.ops.aten
+# Looked up once: reading an operator of torch.ops runs Python code.
+_AS_STRIDED = aten.as_strided.default
 
 # Longer chains are described afresh from the base, so that a view of a view of ... stays linear.
 LONGEST_CHAIN = 4
@@ -167,21 +169,19 @@ class _Functionalizer:
         self._pure(node, facts)
 
     def _view(self, node: Node, facts: OpFacts) -> None:
-        position = max(facts.result_aliases[0], 0)
-        parent, value = self.values[node.args[position]], node.meta["val"]  # type: ignore[index]
-        if type(parent) is not Place or position != 0:
+        base: Any = node.args[0]
+        parent = self.values[base]
+        if type(parent) is not Place or facts.result_aliases[0] > 0:
             raise unknown_alias(node, facts)
-        if facts.name == "aten.as_strided.default":
+        if node.target is _AS_STRIDED:
             self.values[node] = self._strided(node, parent)
             return
-        args = positional(facts, node, 1)
-        step = ViewStep(facts.name, tuple(self.values.read_all(args)))
-        parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
-        self.values[node] = self._shortened(parent.child(step, parent_value, value))
+        step = ViewStep(facts.name, tuple(self.values.read_all(positional(facts, node, 1))))
+        place = parent.child(step, base.meta["val"], node.meta["val"])
+        self.values[node] = place if place.depth <= LONGEST_CHAIN else self._shortened(place)
 
     def _shortened(self, place: Place) -> Place:
-        if place.depth <= LONGEST_CHAIN:
-            return place
+        """`place` by a shorter chain, if there is one."""
         step = single_step(place)
         shorter: Place | None
         if step is not None:
@@ -233,9 +233,8 @@ class _Functionalizer:
         if steps is None:
             raise unknown_alias(node, facts)
         parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
-        self.values[node] = tuple(
-            self._shortened(parent.child(step, parent_value, value)) for step, value in zip(steps, values, strict=True)
-        )
+        places = [parent.child(step, parent_value, value) for step, value in zip(steps, values, strict=True)]
+        self.values[node] = tuple(p if p.depth <= LONGEST_CHAIN else self._shortened(p) for p in places)
 
     def _number(self, function: Any, a: Any, b: Any) -> Any:
         """`a + b` or `a * b` (`function` is torch.add or torch.mul); a node when one of them is symbolic."""

@@ -61,7 +61,7 @@ class MutableCalls:
 
     def _written_places(self, node: Node, facts: OpFacts) -> list[Place]:
         places: list[Place] = []
-        for _, argument in written_arguments(node.target, node.args, dict(node.kwargs)):
+        for _, argument in written_arguments(node.target, node.args, node.kwargs):
             place = self._values.place(argument)
             if place is None:
                 raise unknown_alias(node, facts)
@@ -111,11 +111,11 @@ class MutableCalls:
             bases.setdefault(place.buffer, len(bases))
         shown = _Shown(self._values, bases)
         args = [shown.argument(a) for a in node.args]
-        kwargs = {k: shown.argument(v) for k, v in node.kwargs.items()}
-        nodes = tuple(self._ledger.newest(b) for b in bases)
+        kwargs = {k: shown.argument(v) for k, v in node.kwargs.items()} if node.kwargs else {}
+        nodes = tuple([self._ledger.newest(b) for b in bases])
         form = auto_functionalized_effect if facts.ordered and not facts.random else auto_functionalized_v2
-        call = self._emit(form, node, facts, args, (nodes,), tuple(b.root.value for b in bases), kwargs)
-        call.meta["reink_views"] = dict(enumerate(_chain_values(p) for p in shown.places))
+        call = self._emit(form, node, facts, args, (nodes,), tuple([b.root.value for b in bases]), kwargs)
+        call.meta["reink_views"] = dict(enumerate([_chain_values(p) for p in shown.places]))
         count = len(facts.result_aliases)
         for buffer, k in bases.items():
             self._ledger.bind(buffer, self._emitter.emit(operator.getitem, (call, count + k), buffer.root.value))
@@ -130,24 +130,33 @@ class _Shown:
         self.places: list[Place] = []
 
     def argument(self, argument: Any) -> Any:
-        if isinstance(argument, Node):
-            return self._value(self._values[argument])
+        if type(argument) is Node:
+            value = self._values[argument]
+            return self._place(value) if type(value) is Place else self._value(value)
         if isinstance(argument, (list, tuple)):
             return type(argument)(self.argument(a) for a in argument)
         return argument
 
     def _value(self, value: Any) -> Any:
-        if type(value) is Place and value.buffer in self._bases:
-            self.places.append(value)
-            return BaseView(self._bases[value.buffer], chain(value))
+        if type(value) is Place:
+            return self._place(value)
         if isinstance(value, (list, tuple)):
             return type(value)(self._value(v) for v in value)
         return self._values.read_value(value)
+
+    def _place(self, place: Place) -> Any:
+        base = self._bases.get(place.buffer)
+        if base is None:
+            return self._values.read_value(place)
+        self.places.append(place)
+        return BaseView(base, chain(place))
 
 
 def _own_values(node: Node, facts: OpFacts) -> tuple[Any, ...]:
     """The fake values of the results, None for those that are an argument."""
     value, aliases = node.meta.get("val"), facts.result_aliases
+    if not aliases:
+        return ()
     values = value if isinstance(value, (list, tuple)) and len(aliases) > 1 else (value,) * min(len(aliases), 1)
     return tuple(None if a >= 0 else v for a, v in zip(aliases, values, strict=True))
 
@@ -158,4 +167,4 @@ def _chain_values(place: Place) -> tuple[Any, ...]:
     while place.parent is not None:
         values.append(place.value)
         place = place.parent
-    return tuple(reversed(values))
+    return tuple(values[::-1])

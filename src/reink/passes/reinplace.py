@@ -8,6 +8,7 @@ rewritten here: the result is a `Plan`.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -245,7 +246,7 @@ class _Reinplacer:
     def _fits(self, node: Node, value: Tensor, place: Place, chain: WriteBack) -> bool:
         """Whether nobody can tell the result in `place` from one in memory of its own."""
         size, stride, _, dtype, _, _ = geometry_of(value)
-        if place.overlaps_itself() or size != place.size:
+        if place.extent.overlaps or size != place.size:
             return False
         if stride == place.stride and dtype is place.dtype:
             return True
@@ -263,7 +264,7 @@ class _Reinplacer:
         if facts.pointwise:
             return False
         first = node.args[0]
-        again = sum(a is first for a in _flat((node.args, node.kwargs))) > 1
+        again = sum(a is first for a in _flat(node.args, node.kwargs)) > 1
         return again or any(u is not first and self.places.get(u) is place for u in inputs)
 
     def _call_v2(self, node: Node) -> None:
@@ -275,7 +276,7 @@ class _Reinplacer:
         ]
         names, written = _written_views(op, args, kwargs)
         step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
-        homes: list[Place] = []
+        plain, homes = dict.fromkeys(_flat(args, kwargs)), list[Place]()
         for k, base in enumerate(places):
             targets: list[Place] = []
             others: list[Place] = []
@@ -284,8 +285,8 @@ class _Reinplacer:
                     others.append(place)
                 elif id(view) in written:
                     targets.append(place)
-            name = ", ".join(names.get(k, ()))
-            homes.append(self._settle_operand(node, step, base, targets, others, results.get(count + k), name))
+            name, result = ", ".join(names.get(k, ())), results.get(count + k)
+            homes.append(self._settle_operand(node, step, base, targets, others, result, name, plain))
         step.places = tuple(homes)
         step.views = tuple(
             p if homes[v.base] is places[v.base] else base_view_place(homes[v.base], v, known.get(k))
@@ -297,11 +298,15 @@ class _Reinplacer:
         op, args, kwargs = node.args
         named = written_arguments(op, args, kwargs)  # type: ignore[arg-type]
         step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
-        operands, homes, taken = _flat((args, kwargs)), list[Place](), list[Place]()
+        operands, homes, taken = _flat(args, kwargs), list[Place](), list[Place]()
+        plain = dict.fromkeys(operands)
+        for _, argument in named:
+            plain.pop(argument, None)
         for k, (name, argument) in enumerate(named):
             place = self.places[argument]
             repeated = [place] if operands.count(argument) > 1 else []
-            home = self._settle_operand(node, step, place, [place], taken + repeated, results.get(count + k), name)
+            others, result = taken + repeated, results.get(count + k)
+            home = self._settle_operand(node, step, place, [place], others, result, name, plain)
             if home is place:
                 taken.append(place)
             homes.append(home)
@@ -317,8 +322,12 @@ class _Reinplacer:
         others: list[Place],
         result: Node | None,
         name: str,
+        plain: Iterable[Node],
     ) -> Place:
-        """Where a call writes one base (v2) or argument (v1); `others` are places that it must not disturb."""
+        """Where a call writes one base (v2) or argument (v1); `others` are places that it must not disturb.
+
+        `plain` are the operands that the call must see as they were before it, also where they lie where it writes.
+        """
         chain = self.state.write_backs.follow(result, base) if result is not None else NOWHERE
         choice = self._choice(node, facts_of(node.args[0]).name, name, base)
         clash = bool(others) and any(may_overlap(o, t) for o in others for t in targets)
@@ -327,18 +336,13 @@ class _Reinplacer:
             home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash))
         assert home is not None
         if home is base:
-            self._save_plain_operands(node, step, targets, choice)
+            for used in plain:
+                place = self.places.get(used)
+                if type(place) is not Place or place.buffer is not base.buffer:
+                    continue
+                if any(may_overlap(place, t) for t in targets):
+                    self.state.save(step, [(used, place)], choice)
         return home
-
-    def _save_plain_operands(self, node: Node, step: Step, targets: list[Place], choice: Choice) -> None:
-        """Operands that the call must see as they were before it, although they lie where it writes."""
-        op, args, kwargs = node.args[:3]
-        by_value = node.target is auto_functionalized
-        written = [v for _, v in written_arguments(op, args, kwargs)] if by_value else []  # type: ignore[arg-type]
-        for used in dict.fromkeys(_flat((args, kwargs))):
-            place = self.places.get(used)
-            if isinstance(place, Place) and used not in written and any(may_overlap(place, t) for t in targets):
-                self.state.save(step, [(used, place)], choice)
 
     def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
         self.steps.append(step)
@@ -428,22 +432,20 @@ def _result_nodes(call: Node) -> dict[int, Node]:
     return {u.args[1]: u for u in call.users if facts_of(u.target).kind is _GETITEM}  # type: ignore[misc]
 
 
-def _flat(value: Any) -> list[Node]:
+def _flat(args: Any, kwargs: Any) -> list[Node]:
     """The nodes among arguments, those inside view descriptions left out."""
     found: list[Node] = []
-    _add_nodes(value, found)
+    _add_nodes(args, found)
+    if kwargs:
+        _add_nodes(kwargs.values(), found)
     return found
 
 
-def _add_nodes(value: Any, found: list[Node]) -> None:
-    if isinstance(value, Node):
-        found.append(value)
-    elif isinstance(value, dict):
-        for item in value.values():
+def _add_nodes(values: Iterable[Any], found: list[Node]) -> None:
+    for item in values:
+        if type(item) is Node:
+            found.append(item)
+        elif isinstance(item, dict):
+            _add_nodes(item.values(), found)
+        elif isinstance(item, (list, tuple)) and not hasattr(item, "_fields"):
             _add_nodes(item, found)
-    elif isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        for item in value:
-            if type(item) is Node:
-                found.append(item)
-            elif isinstance(item, (dict, list, tuple)):
-                _add_nodes(item, found)
