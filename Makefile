@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.reink-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long fuzz check lint type format golden bench docs clean
+.PHONY: help setup demo test long opdb fuzz check lint type format golden bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: setup  ## run the test suite (two workers)
 
 long: setup  ## run the test suite in its long modes: more examples, more random programs
 	REINK_LONG=1 $(BIN)/pytest -n 2
+
+opdb: setup  ## every operator of PyTorch's own database against eager; renews docs/operators.md
+	$(BIN)/python docs/operators.py
 
 # MINUTES for each of the two, e.g. `make fuzz MINUTES=1`.
 MINUTES ?= 5

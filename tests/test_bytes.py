@@ -35,6 +35,8 @@ def copied_bytes(graph: torch.fx.Graph, *, drop: bool = False) -> int:
             total += _bytes(node.meta.get("val", node.args[0].meta.get("val")))
         elif node.target in SCATTERS:
             total += _bytes(node.args[1].meta["val"])
+            if node.target is aten.as_strided_scatter.default and len(node.args) > 4:
+                total += _bytes(node.meta["val"])  # from an absolute offset: made as a copy, and a write into it
     return total
 
 

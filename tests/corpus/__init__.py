@@ -16,6 +16,7 @@ _KINDS = (
     "caches",
     "dynamic",
     "foreach",
+    "metadata",
     "outside",
 )
 

@@ -53,7 +53,13 @@ PARTS_OF_A_PASS = {
     "reink.passes.needed": {"reink.passes.order"},
     "reink.passes.placement": {"reink.passes.needed", "reink.passes.order", "reink.passes.write_back"},
     "reink.passes.write_back": {"reink.passes.needed"},
-    "reink.passes.functionalize": {"reink.passes.mutable_calls", "reink.passes.outputs", "reink.passes.refusals"},
+    "reink.passes.functionalize": {
+        "reink.passes.metadata",
+        "reink.passes.mutable_calls",
+        "reink.passes.outputs",
+        "reink.passes.refusals",
+    },
+    "reink.passes.metadata": {"reink.passes.refusals"},
     "reink.passes.mutable_calls": {"reink.passes.refusals"},
 }
 

@@ -353,7 +353,18 @@ class Interpreter(Reader):
                 spoiled += memory.damage_within(inner, part)
             memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
         if pure not in memory.where:
+            self._prove_full_scatter(pure, base, update, args)
+        if pure not in memory.where:
             memory.notes[pure] = note or f"{base.name} is nowhere"
+
+    def _prove_full_scatter(self, pure: Node, base: Node, update: Node, args: tuple[Any, ...]) -> None:
+        """A scatter whose window is all of its base is the update itself."""
+        view, memory, value = _WINDOW_OF[id(pure.target)], self.memory, pure.meta["val"]
+        size = size_of(value)
+        for fact, place in memory.located(update):
+            alike = place.size == size and place.dtype == value.dtype and not fact.converted
+            if alike and memory.window(base, view, args, place) is place:
+                memory.hold(pure, Memory(fact.buffer, place), damage=memory.damage_within(fact, place))
 
     def _fact_at(self, value: Node, buffer: Buffer, geometry: Geometry) -> Fact | None:
         """The fact that puts `value`, or its conversion to the dtype of the memory, exactly there."""

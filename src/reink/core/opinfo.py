@@ -51,7 +51,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """What reink knows of one operator. `twin` is the pure form of an in-place operator, `in_place` the reverse.
+    """What reink knows of one operator. `twin` is the pure form of an in-place operator (for one that changes what a
+    tensor is, the view that it makes of it), `in_place` the reverse.
 
     `result_aliases[k]` is the position of the argument that result k is or views, or -1. `ordered` means
     that calls keep their order among all ordered calls: random numbers, prints, asserts, collectives.
@@ -97,6 +98,9 @@ HIDDEN_WRITES: dict[str, tuple[tuple[str, ...], str]] = {
     "aten.miopen_batch_norm.default": (("running_mean", "running_var"), "training"),
     "aten.batch_norm_update_stats.default": (("running_mean", "running_var"), ""),
 }
+
+# They may leave the written tensor with its conjugate bit turned, which neither schema nor fake kernel says.
+TURNS_CONJUGATE = frozenset({"aten.linalg_lu_solve.out"})
 
 METADATA_MUTATIONS = frozenset(
     {
@@ -212,7 +216,7 @@ def _learn_operator(op: OpOverload) -> OpFacts:
         written = tuple(p.position for p in parameters if p.holds_tensors)
         ordered, note = True, "declares nothing and returns nothing: may write every tensor it is given"
     kind = _kind(op, name, written)
-    twin = _pure_twin(op, name) if kind is Kind.IN_PLACE else None
+    twin = _pure_twin(op, name) if kind in (Kind.IN_PLACE, Kind.METADATA) else None
     return OpFacts(
         name=name,
         kind=kind,

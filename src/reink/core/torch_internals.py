@@ -195,7 +195,30 @@ def _trace_context(mode: FakeTensorMode | None) -> Iterator[None]:
             if mode.shape_env is not None:
                 stack.enter_context(enable_python_dispatcher())
         stack.enter_context(preserve_node_meta())
+        stack.enter_context(_dropout_as_in_eager())
         yield
+
+
+@contextmanager
+def _dropout_as_in_eager() -> Iterator[None]:
+    """Dropout that drops nothing returns its very operand; torch traces it as a clone."""
+    op = torch.ops.aten.dropout.default
+    traced = dict(op.py_kernels)
+
+    def dropout(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def drop(tensor: Tensor, p: float, train: bool) -> Tensor:
+            kept: Tensor = kernel(tensor, p, train) if train and p != 0 else tensor
+            return kept
+
+        return drop
+
+    op.py_kernels.update({key: dropout(kernel) for key, kernel in traced.items()})
+    op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        op.py_kernels.update(traced)
+        op._dispatch_cache.clear()
 
 
 def trace(

@@ -317,9 +317,10 @@ def _strict_dtype(d: Draft, rule: str) -> Statement:
 
 @rule("odd")
 def _metadata(d: Draft, rule: str) -> Statement:
-    name = d.tensor(2)
-    call = d.pick("t_()", "transpose_(0, 1)", "unsqueeze_(0)", "squeeze_()", "swapdims_(0, 1)")
-    return Statement(rule, f"{name}.{call}")
+    name = d.tensor()
+    calls = ["unsqueeze_(0)", "unsqueeze_(-1)", "squeeze_()", "as_strided_((1,), (1,))"]
+    calls += ["t_()", "transpose_(0, 1)", "swapdims_(-1, 0)"] * (d.values[name].dim() == 2)
+    return Statement(rule, f"{name}.{d.pick(*calls)}")
 
 
 @rule("odd")

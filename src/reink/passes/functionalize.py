@@ -23,10 +23,10 @@ from reink.core.torch_internals import detect_fake_mode, graph_module, input_nod
 from reink.core.values import Pending, Values
 from reink.core.views import list_view_steps, needs_layout, single_step, strided_place, with_write_back
 from reink.errors import ReinkError
+from reink.passes.metadata import MetadataChanges
 from reink.passes.mutable_calls import MutableCalls
 from reink.passes.outputs import output_specs
 from reink.passes.refusals import (
-    metadata_mutation,
     outside_input,
     refuse_hidden_alias,
     refuse_unwritable,
@@ -38,9 +38,9 @@ from reink.passes.refusals import (
 Node = torch.fx.Node
 Tensor = torch.Tensor
 aten = torch.ops.aten
-# Looked up once: reading an operator of torch.ops runs Python code.
-_AS_STRIDED = aten.as_strided.default
 
+# Looked up once: reading an operator of torch.ops runs Python code.
+_STRIDED_SCATTER = aten.as_strided_scatter.default
 # Longer chains are described afresh from the base, so that a view of a view of ... stays linear.
 LONGEST_CHAIN = 4
 
@@ -64,6 +64,7 @@ class _Functionalizer:
         self.layouts = TwinLayouts()
         self.values = Values(self.ledger)
         self.calls = MutableCalls(self.emitter, self.ledger, self.values, strategy)
+        self.metadata = MetadataChanges(self.emitter, self.ledger, self.values, self._new_buffer)
         self.inputs: list[Node] = []
         self.offset_sensitive: dict[int, int] = {}
         self.facts: SymbolFacts | None = None
@@ -131,6 +132,9 @@ class _Functionalizer:
     # -- rules -----------------------------------------------------------------------------------
 
     def _pure(self, node: Node, facts: OpFacts) -> None:
+        if node.target is _STRIDED_SCATTER and _storage_offset(node) is not None:
+            self._strided_scatter(node)
+            return
         value = node.meta.get("val")
         new = self.emitter.emit(
             node.target,
@@ -141,6 +145,23 @@ class _Functionalizer:
         if not facts.name.startswith("aten.") and facts.kind is Kind.PURE:
             refuse_hidden_alias(node, facts)
         self.values[node] = self._results(new, value)
+
+    def _strided_scatter(self, node: Node) -> None:
+        """`as_strided_scatter` from the start of the storage: a copy, and a write through a view of the copy."""
+        base: Any = node.args[0]
+        source, size, stride = node.args[1:4]
+        parent, value = self.values[base], node.meta["val"]
+        copy = self.emitter.emit(aten.clone.default, (self.ledger.read(parent),), value)
+        root = self.values[node] = self._new_buffer("fresh", copy, value).root
+        offset = _storage_offset(node) - layout_of(base.meta["val"])[2]
+        moved = offset * root.dtype.itemsize
+        shape = tuple(size), tuple(stride)  # type: ignore[arg-type]
+        described = strided_place(Place(root.buffer, *shape, moved, root.dtype, root.bits, None, None))
+        if parent.buffer.kind == "input":
+            self.offset_sensitive[parent.buffer.input_index] = layout_of(parent.buffer.root.value)[2]
+        if described is None or root.stride != parent.stride or not _inside(root, described):
+            raise outside_input(node, base.name)
+        self.ledger.write(described, self.values.read(source))
 
     def _results(self, new: Node, value: Any) -> Any:
         """What a call returned: a place of a new buffer for a tensor, a tuple for several results."""
@@ -173,7 +194,7 @@ class _Functionalizer:
         parent = self.values[base]
         if type(parent) is not Place or facts.result_aliases[0] > 0:
             raise unknown_alias(node, facts)
-        if node.target is _AS_STRIDED:
+        if facts.name.startswith("aten.as_strided"):
             self.values[node] = self._strided(node, parent)
             return
         step = ViewStep(facts.name, tuple(self.values.read_all(positional(facts, node, 1))))
@@ -245,7 +266,11 @@ class _Functionalizer:
         return self.emitter.emit(plain, (a, b), plain(*values))
 
     def _metadata(self, node: Node, facts: OpFacts) -> None:
-        raise metadata_mutation(node, facts)
+        resized = self.metadata.resized(node, facts)
+        if resized is None:
+            self._view(node, self.metadata.view(node, facts))
+        else:
+            self.values[node] = resized
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -333,6 +358,7 @@ class _Functionalizer:
 
     def _call(self, node: Node, facts: OpFacts) -> None:
         """A mutable operator: a v1 or v2 call, each result tied to its argument or to the call."""
+        self.metadata.fit_results(node, facts)
         call, count, value = self.calls.call(node, facts), len(facts.result_aliases), node.meta.get("val")
         refuse_hidden_alias(node, facts)
         values = value if isinstance(value, (list, tuple)) and count > 1 else (value,)
@@ -379,3 +405,8 @@ def _inside(root: Place, probe: Place) -> bool:
 
 def _position(facts: OpFacts, name: str) -> int:
     return next(p.position for p in facts.parameters if p.name == name)
+
+
+def _storage_offset(scatter: Node) -> Any:
+    """The offset from the start of the storage that an `as_strided_scatter` is given, if it is."""
+    return scatter.args[4] if len(scatter.args) > 4 else scatter.kwargs.get("storage_offset")
