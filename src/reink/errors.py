@@ -29,6 +29,7 @@ CODES = MappingProxyType(
         "not-a-report": "a file is not a saved report",
         "not-found": "the file, module or name given on the command line does not exist",
         "bad-target": "the name given on the command line does not return (fn, args)",
+        "cannot-audit": "an operator takes none of the arguments that were made from its schema",
         "other-inputs": "a functionalized program is called with inputs unlike those it was made for",
         "strict-copy": "a copy remains and strict=True forbids it",
     }

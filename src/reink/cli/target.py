@@ -39,11 +39,16 @@ def load(target: str) -> Program:
         )
     if not colon or not place or not name:
         raise ReinkError("bad-target", f"the target {target!r} has no NAME", do=_shape_for(target))
-    module = _load_file(Path(place)) if place.endswith(".py") or "/" in place else _load_module(place)
+    module = load_code(place)
     if not hasattr(module, name):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ReinkError("not-found", f"no {name} in {place}", do=near(name, names))
     return _call(target, getattr(module, name))
+
+
+def load_code(place: str) -> ModuleType:
+    """Import a file or a module of the user's. Raises ReinkError ``bad-target``, ``not-found``."""
+    return _load_file(Path(place)) if place.endswith(".py") or "/" in place else _load_module(place)
 
 
 def _shape_for(target: str) -> str:

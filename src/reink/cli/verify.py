@@ -88,6 +88,8 @@ def _print(answer: Verification, shown: Console) -> None:
         shown.print(Text.assemble("check ", _text(verdict.check), ": ", state))
         for line in verdict.details:
             shown.print(_text(f"    {line}"))
+    for audit in answer.audits:
+        shown.print(Text.assemble("operator ", _text(audit.verdict(), "" if audit else "bold red")))
     for unchecked in answer.unchecked:
         shown.print(_text(f"not checked: {unchecked}", "yellow"))
     shown.print()

@@ -35,6 +35,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.graph import _register_custom_builtin
 from torch.fx.node import has_side_effect
 from torch.fx.traceback import preserve_node_meta, set_stack_trace
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
 from torch.utils._sympy.value_ranges import bound_sympy
 
@@ -49,6 +50,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TorchDispatchMode",
     "UnsupportedOperatorException",
     "detect_fake_mode",
     "expression",
@@ -62,6 +64,7 @@ __all__ = [
     "lower_bound",
     "make_fx",
     "operator_named",
+    "operator_of",
     "preserve_node_meta",
     "print_by_name",
     "pytree",
@@ -130,6 +133,17 @@ def operator_named(name: str) -> OpOverload:
     found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     assert isinstance(found, OpOverload)
     return found
+
+
+def operator_of(name: str) -> OpOverload | None:
+    """The operator that a user calls ``namespace::name`` or ``namespace::name.overload`` (dots do as well), or None."""
+    parts = name.replace("::", ".").split(".")
+    if len(parts) not in (2, 3):
+        return None
+    found: Any = torch.ops
+    for part in (*parts, *["default"] * (3 - len(parts))):
+        found = getattr(found, part, None)
+    return found if isinstance(found, OpOverload) else None
 
 
 def input_nodes(node: Node) -> Iterable[Node]:

@@ -43,8 +43,40 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Audit:
+    """What was seen of one operator in `calls` calls.
+
+    `written` are the arguments whose memory changed, `declared` those that the schema lets it write, `broken` the ways
+    in which it broke its schema, each once.
+    """
+
+    operator: str
+    schema: str
+    calls: int
+    declared: tuple[str, ...]
+    written: tuple[str, ...]
+    broken: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return not self.broken
+
+    def __str__(self) -> str:
+        lines = [self.schema, *(f"  {text}" for text in self.broken)]
+        for name in self.declared:
+            seen = "written" if name in self.written else "may be written, and was not seen to be"
+            lines.append(f"  {name}: {seen}, as its schema says")
+        return "\n".join([*lines, f"  {self.verdict()}"])
+
+    def verdict(self) -> str:
+        """The answer in one line."""
+        said = "keeps to its schema" if self else "; ".join(self.broken)
+        return f"{self.operator}: {said} ({_counted(self.calls, 'call')} on watched memory)"
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
-    """The answer of `reink.verify`. True only if every run agrees with eager and every graph was checked.
+    """The answer of `reink.verify`. True only if every run agrees with eager and every graph was checked, and every
+    custom operator keeps to its schema: on that all that reink proves relies.
 
     Runs that were skipped do not count, except for the first, which is on the inputs as given.
     """
@@ -53,11 +85,12 @@ class Verification:
     strategy: str
     grad_mode: str
     runs: tuple[Run, ...]
+    audits: tuple[Audit, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether the answer is yes."""
-        return self.runs[0].outcome != "skipped" and all(r.is_verified for r in self.compared)
+        return all(self.audits) and self.runs[0].outcome != "skipped" and all(r.is_verified for r in self.compared)
 
     @property
     def compared(self) -> list[Run]:
@@ -88,6 +121,9 @@ class Verification:
     def verdict(self) -> str:
         """The answer in one line."""
         agreed = sum(r.outcome == "ok" for r in self.runs)
+        liar = next((a for a in self.audits if not a), None)
+        if liar is not None:
+            return f"no: the operator {liar.operator} {liar.broken[0]}"
         for outcome, word in (("differs", "differs from eager"), ("refused", "refused"), ("failed", "fails")):
             bad = next((r for r in self.runs if r.outcome == outcome), None)
             if bad is not None:
@@ -115,6 +151,7 @@ class Verification:
             lines.append(f"  {run.name:<{width}}  {run.outcome:<7}  {head}".rstrip())
             lines.extend(f"  {'':<{width}}  {'':<7}  {line}" for line in (*rest, *written_at(run)))
         lines.extend(f"  {line}" for verdict in self.checks() for line in str(verdict).splitlines())
+        lines.extend(f"  operator {audit.verdict()}" for audit in self.audits)
         lines.extend(f"  unchecked: {text}" for text in self.unchecked)
         return "\n".join(lines)
 

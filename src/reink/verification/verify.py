@@ -15,7 +15,8 @@ from reink.errors import ReinkError
 from reink.judge import GradMode, whole_storage
 from reink.options import Options
 from reink.passes.capture import source_of_callable
-from reink.verification.answer import Run, Verification
+from reink.verification.answer import Audit, Run, Verification
+from reink.verification.audit import CustomCalls, audit
 from reink.verification.compare import Comparison, EagerFailed
 from reink.verification.copies import Case, Surroundings
 from reink.verification.variants import (
@@ -72,11 +73,12 @@ def verify(
     comparison = Comparison(case, options, grad_mode, tolerance, Surroundings(fn), held)
     with torch.random.fork_rng(devices=_devices(leaves)):
         try:
+            audits = _audits(comparison, tell or _quiet)
             runs = _runs(comparison, most_pairs, tell or _quiet)
         finally:
             comparison.surroundings.restore()
             torch.compiler.reset()
-    return Verification(source.label, strategy, grad_mode, tuple(runs))
+    return Verification(source.label, strategy, grad_mode, tuple(runs), tuple(audits))
 
 
 def _check(name: str, value: Any, fine: bool, use: str) -> None:
@@ -113,6 +115,18 @@ def _watched_names(names: Sequence[str], values: Sequence[Any]) -> tuple[str, ..
 def _devices(leaves: Sequence[Any]) -> list[int]:
     """The accelerators whose random state `observe` sets."""
     return sorted({t.device.index or 0 for t in leaves if isinstance(t, Tensor) and t.device.type == "cuda"})
+
+
+def _audits(comparison: Comparison, tell: Tell) -> list[Audit]:
+    """What the custom operators do that the program calls, each on the arguments that the program gives it."""
+    tell("operators")
+    seen = CustomCalls()
+    try:
+        with seen:
+            comparison.eager((as_given,))
+    except EagerFailed:  # the first run says so, with its place
+        return []
+    return [audit(op, calls) for op, calls in seen.calls.items()]
 
 
 def _runs(comparison: Comparison, most_pairs: int, tell: Tell) -> list[Run]:
