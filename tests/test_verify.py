@@ -245,7 +245,12 @@ def test_an_operator_that_lies_about_what_it_writes() -> None:
 
 
 def test_a_refusal_is_shown_with_its_code_and_ends_the_runs() -> None:
-    answer = verify(lambda x: x.as_strided((2,), (1,), 5).add_(1), torch.ones(9)[:4])
+    def fills_gaps(x: Tensor) -> Tensor:
+        gapped = x.new_empty_strided((2, 2), (4, 1))
+        gapped.as_strided((6,), (1,)).fill_(2)
+        return gapped
+
+    answer = verify(fills_gaps, torch.ones(9))
     assert not answer
     assert [r.outcome for r in answer.runs] == ["refused"]
     assert "docs/errors.md#view-outside-input" in str(answer)

@@ -15,24 +15,16 @@ from reink.backends.runtime import Variants
 from reink.core.boundary import AliasPattern, alias_pattern, has_one_storage, note_writes, pack
 from reink.core.epilogue import with_epilogue
 from reink.core.printing import program_text
-from reink.core.program import MutationSignature, OutputKind, Program
+from reink.core.program import MutationSignature, Program
 from reink.core.torch_internals import pytree, storage_key
 from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.capture import Source, capture_callable, source_of_callable
 from reink.passes.functionalize import functionalize as functionalize_program
-from reink.pipeline import Compiled, begin, complete, without_collection
+from reink.pipeline import Compiled, begin, complete, reaching, without_collection, written_inputs
 from reink.report import Report
 
 _TORCH_COMPILE = ("dynamic", "fullgraph", "disable")
-
-
-Identical = list[tuple[int, int]]
-
-
-def identical_results(signature: MutationSignature) -> Identical:
-    """The results that are the very tensor objects of inputs, from the signature for inputs that share nothing."""
-    return [(k, s.source) for k, s in enumerate(signature.outputs) if s.kind is OutputKind.INPUT_ALIAS and not s.steps]
 
 
 class CompiledCallable:
@@ -84,16 +76,16 @@ class Functionalized:
     def __init__(
         self,
         source: Source,
-        apart: Program,
-        pattern: AliasPattern,
         keep_input_mutations: bool,
         build: Callable[[AliasPattern], Program],
     ) -> None:
-        """`apart` is the program for inputs that share nothing, `pattern` how the example inputs do share."""
+        """`build` makes the program for a way in which the inputs share memory."""
         self._source, self._build = source, build
-        self._written, self._identical = apart.signature.mutated_inputs, identical_results(apart.signature)
+        apart, first, self._whole = reaching(build, source.inputs)
+        self._written = written_inputs(apart, first, len(source.inputs))
         self._dynamic, self._constants = _has_symbols(apart), _constants(apart)
-        program = build(pattern) if pattern else apart
+        pattern = alias_pattern(source.inputs, self._written, self._whole)
+        program = apart if pattern == first else build(pattern)
         complete = with_epilogue(program)
         self.program = complete if keep_input_mutations else program
         self.graph_module: torch.fx.GraphModule = self.program.module
@@ -109,8 +101,8 @@ class Functionalized:
             raise _other_inputs("the module has other parameters and buffers than when it was traced")
         for name, made_for, given in zip(self._source.names, self._source.inputs, inputs, strict=True):
             self._expect(name, made_for, given)
-        pattern = alias_pattern(inputs, self._written)
-        return run_flat(self._for(pattern), inputs, pattern, self._identical)
+        pattern = alias_pattern(inputs, self._written, self._whole)
+        return run_flat(self._for(pattern), inputs, pattern)
 
     def _expect(self, name: str, made_for: Any, given: Any) -> None:
         """Refuse an input that the traced program may not fit."""
@@ -172,18 +164,14 @@ def _constants(program: Program) -> list[torch.Tensor]:
     return [t for t in held if isinstance(t, torch.Tensor)]
 
 
-def run_flat(program: Program, inputs: Sequence[Any], pattern: AliasPattern, identical: Identical) -> Any:
-    """Run a program that carries its epilogue on flat inputs, and rebuild the user's result.
-
-    `identical` are the results that are inputs themselves, as (result, input): behind a shared base they would be
-    views of it.
-    """
+def run_flat(program: Program, inputs: Sequence[Any], pattern: AliasPattern) -> Any:
+    """Run a program that carries its epilogue on flat inputs, and rebuild the user's result."""
     if not has_one_storage(inputs, pattern):
         raise _other_inputs("two inputs share memory and belong to different storages")
     results = list(program.module.forward(*pack(inputs, pattern)))
     note_writes(inputs, pattern)
-    for k, position in identical if pattern else ():
-        results[k] = inputs[position]
+    for k, position in program.signature.identical if pattern else ():
+        results[k] = inputs[position]  # behind a shared base it would be a view of that
     return pytree.tree_unflatten(results, program.out_spec)
 
 
@@ -209,9 +197,7 @@ def functionalize(
             captured = capture_callable(source, pattern, dynamic=dynamic_shapes is not None)
             return functionalize_program(captured, strategy=options.strategy)
 
-    apart = build(())
-    pattern = alias_pattern(source.inputs, apart.signature.mutated_inputs)
-    return Functionalized(source, apart, pattern, keep_input_mutations, build)
+    return Functionalized(source, keep_input_mutations, build)
 
 
 class CompiledFunction:
@@ -220,9 +206,8 @@ class CompiledFunction:
     Called, it behaves like the original. `compiled` holds every step, and `run` takes another program in its place.
     """
 
-    def __init__(self, source: Source, apart: Compiled, compiled: Compiled, pattern: AliasPattern) -> None:
-        self._source, self._pattern, self.compiled = source, pattern, compiled
-        self._identical = identical_results(apart.functional.signature)
+    def __init__(self, source: Source, compiled: Compiled, pattern: AliasPattern, whole: frozenset[int]) -> None:
+        self._source, self._pattern, self._whole, self.compiled = source, pattern, whole, compiled
 
     def __call__(self, *args: Any) -> Any:
         return self.run(self.compiled.runs, args)
@@ -230,7 +215,11 @@ class CompiledFunction:
     def run(self, program: Program, args: Sequence[Any]) -> Any:
         """Run `program`, which takes the same inputs, on `args`."""
         leaves = [*pytree.tree_leaves((tuple(args), {})), *self._source.held()]
-        return run_flat(program, leaves, self._pattern, self._identical)
+        if self._whole:
+            written = {p for c in self._pattern for p in c.written}
+            if alias_pattern(leaves, sorted(written), self._whole) != self._pattern:
+                raise _other_inputs("the storage around an input is laid out in another way")
+        return run_flat(program, leaves, self._pattern)
 
 
 def compile_function(
@@ -252,16 +241,20 @@ def compile_function(
 
 def _compile_source(
     source: Source, options: Options, dynamic: bool = False, dice: random.Random | None = None
-) -> tuple[Compiled, Compiled, AliasPattern]:
-    """Begun for inputs that share nothing, compiled for the example inputs, and how those share memory."""
+) -> tuple[Compiled, AliasPattern, frozenset[int]]:
+    """Compiled for the example inputs, how those share memory, and of which of them the whole storage counts."""
+
+    def build(pattern: AliasPattern) -> Compiled:
+        return begin(capture_callable(source, pattern, dynamic=dynamic), options, source.label)
+
     with without_collection():
-        apart = begin(capture_callable(source, dynamic=dynamic), options, source.label)
-        pattern = alias_pattern(source.inputs, apart.functional.signature.mutated_inputs)
-        chosen = apart
-        if pattern:
-            chosen = begin(capture_callable(source, pattern, dynamic=dynamic), options, source.label)
-        complete(chosen, dice)
-    return apart, chosen, pattern
+        compiled, first, whole = reaching(build, source.inputs)
+        written = written_inputs(compiled.functional, first, len(source.inputs))
+        pattern = alias_pattern(source.inputs, written, whole)
+        if pattern != first:
+            compiled = build(pattern)
+        complete(compiled, dice)
+    return compiled, pattern, whole
 
 
 def explain(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, **given: Any) -> Report:
@@ -269,4 +262,4 @@ def explain(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, 
 
     Takes the options of `Options`.
     """
-    return _compile_source(source_of_callable(fn, args, kwargs), Options.of(given))[1].report()
+    return _compile_source(source_of_callable(fn, args, kwargs), Options.of(given))[0].report()

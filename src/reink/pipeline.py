@@ -6,32 +6,35 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
 
 from reink.check import check_form, check_ownership
 from reink.core.aliasing import Buffer
+from reink.core.boundary import AliasPattern, alias_pattern, behind
 from reink.core.epilogue import with_epilogue
 from reink.core.plan import Choice, Plan
 from reink.core.printing import program_text, type_text
 from reink.core.program import Program, source_of
-from reink.core.torch_internals import refresh_values
+from reink.core.torch_internals import FakeTensor, refresh_values
 from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.cleanup import cleanup
 from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
+from reink.passes.refusals import OutsideInput
 from reink.passes.reinplace import reinplace
 from reink.report import Conflict, Decision, Event, Report, Snapshot, Verdict, amount
 
 Node = torch.fx.Node
 log = logging.getLogger("reink")
 
+Built = TypeVar("Built")
 RawEvent = tuple[str, str, int, str]
 
 
@@ -73,6 +76,37 @@ class Compiled:
     def _functional_snapshot(self) -> Snapshot:
         text = self.functional_text or program_text(self.functional)
         return Snapshot("functionalize", "functional", text, sum(" = " in line for line in text.splitlines()))
+
+
+def reaching(
+    build: Callable[[AliasPattern], Built], inputs: Sequence[Any]
+) -> tuple[Built, AliasPattern, frozenset[int]]:
+    """`build` for inputs that share nothing; where the program looks beyond an input, for a base that is its storage.
+
+    Returns what was built, for which pattern, and the inputs of which the whole storage counts. Raises ReinkError.
+    """
+    pattern: AliasPattern = ()
+    whole: frozenset[int] = frozenset()
+    while True:
+        try:
+            return build(pattern), pattern, whole
+        except OutsideInput as error:
+            looked_beyond = behind(error.input, pattern, len(inputs)) if error.input >= 0 else set()
+            if looked_beyond <= whole or not all(_has_storage(inputs[i]) for i in looked_beyond):
+                raise
+            whole |= looked_beyond
+            pattern = alias_pattern(inputs, (), whole)
+
+
+def written_inputs(functional: Program, pattern: AliasPattern, count: int) -> tuple[int, ...]:
+    """The positions among the user's `count` inputs that a program made for `pattern` writes."""
+    written = functional.signature.mutated_inputs
+    return tuple(sorted({p for k in written for p in behind(k, pattern, count)}))
+
+
+def _has_storage(value: Any) -> bool:
+    """Whether the memory behind an input is known: that behind a fake tensor is not."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.layout is torch.strided
 
 
 def compile_program(program: Program, options: Options, name: str = "program") -> Compiled:

@@ -288,3 +288,82 @@ def empty_view_beyond_the_memory_of_its_base(x: Tensor, same: Tensor) -> Tensor:
     empty = same[0, 1:1, 2]
     x[..., 0].add_(empty.sum())
     return empty.narrow(-1, 1, 0)
+
+
+def _window(before: int, count: int, after: int) -> Tensor:
+    return counting(before + count + after)[before : before + count]
+
+
+@program(
+    "view_beyond_the_input",
+    lambda: (_window(2, 4, 9),),
+    calls=(lambda: (_window(5, 4, 6),), lambda: (_window(2, 4, 9),), lambda: (_window(1, 4, 20),)),
+)
+def view_beyond_the_input(x: Tensor) -> tuple[Tensor, Tensor]:
+    wide = x.as_strided((2, 3), (4, 1), 1)
+    wide.add_(1)
+    return x * 2, wide
+
+
+@program("view_between_the_elements", lambda: (counting(16)[1:13:3],), calls=(lambda: (counting(13)[1:13:3],),))
+def view_between_the_elements(x: Tensor) -> tuple[Tensor, Tensor]:
+    run = x.as_strided((4,), (1,))
+    run.mul_(2)
+    return x, run
+
+
+@program(
+    "view_beyond_the_input_into_another",
+    lambda: _two_windows(4),
+    calls=(lambda: (_window(2, 4, 3), counting(5)), lambda: _two_windows(6), lambda: _two_windows(3)),
+)
+def view_beyond_the_input_into_another(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x.as_strided((4,), (2,), 0).add_(y.sum())
+    return y * 1, x
+
+
+def _two_windows(start: int) -> tuple[Tensor, Tensor]:
+    whole = counting(14)
+    return whole[2:6], whole[start : start + 5]
+
+
+@program("diagonal_filled_between_columns", lambda: (counting(4, 6)[:, :3],))
+def diagonal_filled_between_columns(x: Tensor) -> Tensor:
+    return x.fill_diagonal_(-1)
+
+
+@program(
+    "absolute_offset_in_other_places",
+    lambda: _two_windows(4),
+    calls=(lambda: (_window(5, 4, 0), counting(5)), lambda: _two_windows(3), lambda: (_window(4, 4, 4), counting(5))),
+)
+def absolute_offset_in_other_places(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x.add_(1)
+    y.mul_(2)
+    return x.as_strided((2,), (1,), 5), y + 1
+
+
+@program("absolute_offset_from_an_empty_view", lambda: (counting(5, 4)[1:],))
+def absolute_offset_from_an_empty_view(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.add_(1)
+    nothing = x[1, 2:2].view(1, 0).permute(1, 0).view(0, 1)
+    return nothing.as_strided((3,), (2,), 9), nothing.as_strided((2,), (1,))
+
+
+def _two_dtypes_apart() -> tuple[Tensor, Tensor]:
+    raw = torch.arange(64, dtype=torch.uint8)
+    return raw[2:26].view(torch.int16)[::3], raw[8:32].view(torch.float32)[::2]
+
+
+@program("two_dtypes_with_gaps_in_one_storage", _two_dtypes_apart)
+def two_dtypes_with_gaps_in_one_storage(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x.add_(1)
+    y[1].fill_(2)
+    return x * 2, y.view(torch.int32) + 0
+
+
+@program("strides_of_a_conjugate", lambda: (counting(12, dtype=torch.complex64) * (1 + 2j),))
+def strides_of_a_conjugate(x: Tensor) -> tuple[Tensor, Tensor]:
+    turned = x.conj().as_strided((3, 2), (4, 1))
+    turned[1].mul_(1j)
+    return turned, x + 0

@@ -112,7 +112,7 @@ def _overlap(inputs: Sequence[Any]) -> bool:
 def _variants(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Variants:
     def build(pattern: AliasPattern, offsets: tuple[tuple[int, int], ...]) -> Compiled:
         with without_collection():
-            return begin(capture_graph(module, inputs, pattern), options, _name(module))
+            return begin(capture_graph(module, inputs, pattern, offsets), options, _name(module))
 
     return Variants(build, module.forward, inputs)
 

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from reink.core.aliasing import extent_of, layout_of
-from reink.core.boundary import AliasPattern, address_of, alias_pattern, has_one_storage, note_writes, pack
-from reink.core.program import OutputKind
+from reink.core.boundary import AliasPattern, address_of, alias_pattern, behind, has_one_storage, note_writes, pack
 from reink.core.torch_internals import FakeTensor, forward_of
-from reink.pipeline import Compiled, complete, without_collection
+from reink.pipeline import Compiled, complete, reaching, without_collection, written_inputs
 from reink.report import amount
 
 Tensor = torch.Tensor
@@ -38,22 +37,25 @@ class Variants:
         self._build, self._captured = build, captured
         self.compiled: list[Compiled] = []
         self._variants: dict[Any, Callable[..., Any]] = {}
-        self._apart = build((), ())
-        signature = self._apart.functional.signature
-        self.written = signature.mutated_inputs
-        self._outputs = signature.outputs
-        self.sensitive = tuple(i for i, _ in signature.offset_sensitive)
-        self._offsets = signature.offset_sensitive
+        self._apart, self._first, self.whole = reaching(lambda pattern: build(pattern, ()), inputs)
+        functional, count = self._apart.functional, len(inputs)
+        self._count = count
+        self.written = written_inputs(functional, self._first, count)
+        sensitive = functional.signature.offset_sensitive
+        self._offsets = tuple(
+            (p, offset) for k, offset in sensitive for p in behind(k, self._first, count) - self.whole
+        )
+        self.sensitive = tuple(p for p, _ in self._offsets)
         self.watched = self._watch(inputs)
         self._have_addresses = all(inputs[i].device.type != "meta" for i in self.watched)
         self._last: Any = None
         self._chosen: Callable[..., Any] = (
-            self.choose(inputs) if _are_real(inputs) else self._variant((), self._offsets)
+            self.choose(inputs) if _are_real(inputs) else self._variant(self._first, self._offsets)
         )
 
     def _watch(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs whose addresses decide: every tensor when one is written and there is another to overlap with."""
-        if not self.written and not self.sensitive:
+        if not self.written and not self.sensitive and not self.whole:
             return ()
         return tuple(i for i, v in enumerate(inputs) if isinstance(v, Tensor))
 
@@ -66,19 +68,21 @@ class Variants:
     @property
     def _always_alike(self) -> bool:
         """One tensor of fixed strides can only overlap with itself, and Dynamo guards on those strides."""
-        if len(self.watched) != 1 or self.sensitive or self._last is None:
+        if len(self.watched) != 1 or self.sensitive or self.whole or self._last is None:
             return False
         value = self._apart.captured.placeholders()[self.watched[0]].meta.get("val")
         return isinstance(value, Tensor) and not extent_of(*layout_of(value)[:2]).symbolic
 
     def _checked(self) -> Callable[..., Any]:
-        watched, numbers = self.watched, self._numbers
+        watched, numbers, whole = self.watched, self._numbers, sorted(self.whole)
         where: Callable[[Tensor], Any] = Tensor.data_ptr if self._have_addresses else address_of
 
         def call(*args: Any) -> Any:
             key = [where(args[i]) for i in watched]
             if numbers:
                 key.extend(args[i] for i in numbers)
+            for i in whole:
+                key += args[i].storage_offset(), args[i].untyped_storage().nbytes()
             if key != self._last:
                 self._chosen = self.choose(args)
                 self._last = key
@@ -90,11 +94,12 @@ class Variants:
     def _numbers(self) -> tuple[int, ...]:
         """Symbolic sizes among the inputs: they decide how far a tensor reaches."""
         first = self._apart.captured.placeholders()
-        return tuple(i for i, n in enumerate(first) if isinstance(n.meta.get("val"), torch.SymInt))
+        found = (k for k, n in enumerate(first) if isinstance(n.meta.get("val"), torch.SymInt))
+        return tuple(p for k in found for p in behind(k, self._first, self._count))
 
     def choose(self, args: Sequence[Any]) -> Callable[..., Any]:
         """The variant for the way these inputs share memory; compiled when it is new."""
-        pattern = alias_pattern(args, self.written) if self.written else ()
+        pattern = alias_pattern(args, self.written, self.whole) if self.written or self.whole else ()
         offsets = tuple((i, args[i].storage_offset()) for i in self.sensitive)
         if pattern and not has_one_storage(args, pattern):
             log.info("inputs share memory across storages: the captured program runs as it stands")
@@ -111,7 +116,7 @@ class Variants:
                 MOST_VARIANTS,
             )
             return self._captured
-        as_begun = not pattern and offsets == self._offsets
+        as_begun = pattern == self._first and offsets == self._offsets
         compiled = self._apart if as_begun else self._build(pattern, offsets)
         with without_collection():
             complete(compiled)
@@ -119,7 +124,7 @@ class Variants:
         self.compiled.append(compiled)
         run = _runner(compiled)
 
-        same = [(k, s.source) for k, s in enumerate(self._outputs) if s.kind is OutputKind.INPUT_ALIAS and not s.steps]
+        same = compiled.functional.signature.identical
 
         def packed(*inputs: Any) -> Any:
             results = list(run(*pack(inputs, pattern)))

@@ -7,8 +7,9 @@ window that slides through a storage is one pattern.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,25 +44,28 @@ class Cluster:
 AliasPattern = tuple[Cluster, ...]
 
 _Span = tuple[int, int, int]
+_NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
-def alias_pattern(inputs: Sequence[Any], written: Sequence[int]) -> AliasPattern:
+def alias_pattern(inputs: Sequence[Any], written: Sequence[int], whole: Set[int] = frozenset()) -> AliasPattern:
     """The clusters among `inputs`; `written` are the positions that the program writes.
 
-    Inputs that overlap with no written one are left alone, however much they share.
+    Inputs that overlap with no written one are left alone, however much they share. Of those in `whole` the program
+    looks at all of the storage: each is in a cluster that spans it, if need be alone.
     """
-    targets = [i for i in written if _has_memory(inputs[i])]
+    targets = {i for i in (*written, *whole) if _has_memory(inputs[i])}
     if not targets:
         return ()
     memories: dict[Any, list[_Span]] = {}
     for position, value in enumerate(inputs):
         if _has_memory(value):
             memory, start = address_of(value)
-            memories.setdefault(memory, []).append(_span(value, start, position))
+            span = _storage_span if position in whole else _span
+            memories.setdefault(memory, []).append(span(value, start, position))
     clusters = []
     for group in (g for spans in memories.values() for g in _touching(sorted(spans))):
-        for component in _overlapping(group, inputs, set(targets)):
-            clusters.append(_cluster(component, inputs, set(targets)))
+        for component in _overlapping(group, inputs, targets, whole):
+            clusters.append(_cluster(component, inputs, set(written)))
     # by input, not by address: the same program gives the same graph each time
     return tuple(sorted(clusters, key=lambda c: c.members[0].input))
 
@@ -85,6 +89,12 @@ def _span(tensor: Tensor, start: int, position: int) -> _Span:
     return start, start + reach_of(tensor.size(), tensor.stride()) * tensor.element_size(), position
 
 
+def _storage_span(tensor: Tensor, start: int, position: int) -> _Span:
+    """`_span` for the whole storage that `tensor` lies in."""
+    first = start - int(tensor.storage_offset()) * tensor.element_size()
+    return first, first + tensor.untyped_storage().nbytes(), position
+
+
 def _touching(spans: list[_Span]) -> list[list[_Span]]:
     groups: list[list[_Span]] = []
     end = 0
@@ -97,12 +107,12 @@ def _touching(spans: list[_Span]) -> list[list[_Span]]:
     return groups
 
 
-def _overlapping(group: list[_Span], inputs: Sequence[Any], written: set[int]) -> list[list[_Span]]:
-    """The parts of a group that are tied by an overlap with a written input."""
-    parts = [[s] for s in group if s[2] in written]
+def _overlapping(group: list[_Span], inputs: Sequence[Any], targets: set[int], whole: Set[int]) -> list[list[_Span]]:
+    """The parts of a group that are tied by an overlap with a target: a written input, or one that is looked beyond."""
+    parts = [[s] for s in group if s[2] in targets]
     if not parts:
         return []
-    regions = {s[2]: _region(inputs[s[2]], s[0]) for s in group}
+    regions = {p: Region.of((hi - lo,), (1,), lo, 1) if p in whole else _region(inputs[p], lo) for lo, hi, p in group}
     merged: list[list[_Span]] = []
     for part in parts:
         tied = [s for s in group if s is part[0] or not disjoint(regions[s[2]], regions[part[0][2]])]
@@ -111,20 +121,36 @@ def _overlapping(group: list[_Span], inputs: Sequence[Any], written: set[int]) -
             merged.remove(m)
             tied.extend(s for s in m if s not in tied)
         merged.append(sorted(tied))
-    return _without_strangers([m for m in merged if len(m) > 1 or _shares_with_itself(inputs[m[0][2]])], group)
+    alone = (m[0][2] for m in merged if len(m) == 1)
+    kept = {p for p in alone if p in whole or _shares_with_itself(inputs[p])}
+    return _without_strangers([m for m in merged if len(m) > 1 or m[0][2] in kept], group, inputs)
 
 
-def _without_strangers(parts: list[list[_Span]], group: list[_Span]) -> list[list[_Span]]:
+def _without_strangers(parts: list[list[_Span]], group: list[_Span], inputs: Sequence[Any]) -> list[list[_Span]]:
     """Take into each part every input that lies within its span: the base of the part covers those bytes too."""
     wide: list[list[_Span]] = []
     for part in parts:
-        start, end = min(s[0] for s in part), max(s[1] for s in part)
+        start, end = _reach(part, inputs)
         inside = {s for s in group if s[0] < end and start < s[1]} | set(part)
         for other in [w for w in wide if any(s in inside for s in w)]:
             wide.remove(other)
             inside |= set(other)
         wide.append(sorted(inside))
-    return wide if wide == [sorted(p) for p in parts] else _without_strangers(wide, group)
+    return wide if wide == [sorted(p) for p in parts] else _without_strangers(wide, group, inputs)
+
+
+def _reach(part: list[_Span], inputs: Sequence[Any]) -> tuple[int, int]:
+    """First and one-past-last byte of a base for the inputs of `part`.
+
+    For inputs of several dtypes it starts at a multiple of the largest element in their storage: a new version of the
+    base, which starts at one too, must let each of them be seen in its dtype.
+    """
+    start, end = min(s[0] for s in part), max(s[1] for s in part)
+    tensors = [inputs[s[2]] for s in part]
+    if len({t.dtype for t in tensors}) > 1:
+        first = address_of(tensors[0])[1] - int(tensors[0].storage_offset()) * tensors[0].element_size()
+        start -= (start - first) % max(t.element_size() for t in tensors)
+    return start, end
 
 
 def _shares_with_itself(tensor: Tensor) -> bool:
@@ -138,16 +164,29 @@ def _region(tensor: Tensor, start: int) -> Region:
 
 
 def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int]) -> Cluster:
-    tensors = [inputs[s[2]] for s in part]
-    dtypes = {t.dtype for t in tensors}
-    start, end = min(s[0] for s in part), max(s[1] for s in part)
-    whole = all((s[0] - start) % t.element_size() == 0 for s, t in zip(part, tensors, strict=True))
-    dtype = tensors[0].dtype if len(dtypes) == 1 and whole else torch.uint8
-    members = tuple(
-        Member(s[2], tuple(t.size()), t.stride(), s[0] - start, t.dtype) for s, t in zip(part, tensors, strict=True)
-    )
+    dtypes = {inputs[s[2]].dtype for s in part}
+    start, end = _reach(part, inputs)
+    members = tuple(_placed(inputs[s[2]], s[2], start) for s in part)
+    dtype = members[0].dtype if len(dtypes) == 1 else torch.uint8
+    if any(n % dtype.itemsize for n in (end - start, *(m.offset for m in members))):
+        dtype = torch.uint8
     length = (end - start) // dtype.itemsize
     return Cluster(members, length, dtype, tuple(s[2] for s in part if s[2] in written))
+
+
+def _placed(tensor: Tensor, position: int, start: int) -> Member:
+    """The input as a member of a cluster that begins at address `start`."""
+    offset = address_of(tensor)[1] - start
+    return Member(position, tuple(tensor.size()), tensor.stride(), offset, tensor.dtype)
+
+
+def behind(position: int, pattern: AliasPattern, count: int) -> set[int]:
+    """The positions among the user's `count` inputs that an input of the graph stands for, given a pattern."""
+    inside = members_of(pattern)
+    outside = [i for i in range(count) if i not in inside]
+    if position < len(outside):
+        return {outside[position]}
+    return {m.input for m in pattern[position - len(outside)].members}
 
 
 def note_writes(inputs: Sequence[Any], pattern: AliasPattern) -> None:
@@ -175,9 +214,9 @@ def pack(inputs: Sequence[Any], pattern: AliasPattern) -> list[Any]:
 
 
 def _base(inputs: Sequence[Any], cluster: Cluster) -> Tensor:
-    first = min(cluster.members, key=lambda m: m.offset)
-    tensor: Tensor = inputs[first.input].detach()
-    offset = (tensor.storage_offset() * tensor.element_size() - first.offset) // cluster.dtype.itemsize
+    member = cluster.members[0]
+    tensor: Tensor = inputs[member.input].detach()
+    offset = (tensor.storage_offset() * tensor.element_size() - member.offset) // cluster.dtype.itemsize
     base = torch.empty(0, dtype=cluster.dtype, device=tensor.device)
     return base.set_(tensor.untyped_storage(), offset, (cluster.length,), (1,))
 
@@ -203,22 +242,21 @@ def _member(base: Tensor, member: Member, cluster: Cluster) -> Tensor:
     return part.as_strided(member.size, member.stride)
 
 
-def fake_inputs(inputs: Sequence[Any], mode: FakeTensorMode, known: Sequence[Any] | None = None) -> list[Any]:
-    """Fake tensors for tracing, each in a storage of its own, with the sizes and strides of `known` (or `inputs`)."""
-    return [_fake(v, mode) for v in (inputs if known is None else known)]
+def fake_inputs(inputs: Sequence[Any], mode: FakeTensorMode, offsets: Mapping[int, int] = _NOTHING) -> list[Any]:
+    """Fake tensors for tracing, each in a storage of its own; `offsets` are offsets there unlike those of `inputs`."""
+    return [_fake(v, mode, offsets.get(k)) for k, v in enumerate(inputs)]
 
 
-def _fake(value: Any, mode: FakeTensorMode) -> Any:
+def _fake(value: Any, mode: FakeTensorMode, offset: int | None = None) -> Any:
     if not isinstance(value, Tensor):
         return value
-    offset = value.storage_offset()
+    start: Any = value.storage_offset() if offset is None else offset
     with mode:
         tensor = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-        if type(offset) is int and offset:
-            flat = torch.empty(
-                (offset + reach_of(value.size(), value.stride()),), dtype=value.dtype, device=value.device
-            )
-            tensor = flat.as_strided(value.size(), value.stride(), offset)
+        if type(start) is int and start:
+            count = start + reach_of(value.size(), value.stride())
+            flat = torch.empty((count,), dtype=value.dtype, device=value.device)
+            tensor = flat.as_strided(value.size(), value.stride(), start)
         if value.is_conj():
             tensor = tensor.conj()
         if value.is_neg():

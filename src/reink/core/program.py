@@ -88,7 +88,9 @@ class MutationSignature:
     The functional graph returns the user's `outputs` in order, then a new value for each entry of
     `mutations`, then the bases that several outputs share. `inputs` are the names of the placeholders.
     `offset_sensitive` lists inputs whose own storage offset is part of the program (an `as_strided` with an
-    explicit offset), as (input, offset in elements). `known` is False before functionalize has filled it in.
+    explicit offset), as (input, offset in elements). `identical` lists the results that are the very tensor objects
+    which the user's program was given, as (result, position among the user's inputs). `known` is False before
+    functionalize has filled the rest in.
     """
 
     inputs: tuple[str, ...] = ()
@@ -97,6 +99,7 @@ class MutationSignature:
     offset_sensitive: tuple[tuple[int, int], ...] = ()
     epilogue_in_graph: bool = False
     known: bool = True
+    identical: tuple[tuple[int, int], ...] = ()
 
     @property
     def mutated_inputs(self) -> tuple[int, ...]:

@@ -113,7 +113,9 @@ def _lazy_bit(emitter: Emitter, place: Place, parent: Parent, update: Node) -> N
     """Conjugate and negative views: copying from the same lazy view of the update undoes the bit."""
     outer = _parent(place)
     undone = emitter.emit(step_operator(_step(place)), (update,), view_value(update.meta["val"], _step(place)))
-    return emitter.emit(aten.copy.default, (parent(), undone), outer.value)
+    carried = emitter.emit(aten.copy.default, (parent(), undone), outer.value)
+    carried.meta["reink_carry"] = "a write through a conjugate or negative view"
+    return carried
 
 
 def _strided(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
@@ -247,24 +249,36 @@ def strided_place(place: Place) -> Place | None:
     """The same view described from the base by geometry alone; None when it starts before the base.
 
     ``as_strided`` without an offset starts where its tensor starts, so the description never mentions the
-    storage offset of the base: flatten, slice to the first element, then stride.
+    storage offset of the base: flatten, slice to the first element, see it in the dtype, then stride; at last the
+    conjugate and negative bit.
     """
     base = place.buffer.root
-    itemsize = base.dtype.itemsize
-    if place.dtype != base.dtype or place.is_symbolic() or place.offset < 0 or place.offset % itemsize:
+    item = base.dtype.itemsize
+    if place.is_symbolic() or base.is_symbolic() or place.offset < 0 or place.offset % item:
         return None
-    extent = place.extent.reach
-    start = place.offset // itemsize if extent else 0  # an empty view may begin beyond the base, and begins nowhere
-    reach = start + extent
+    count = place.extent.reach * place.dtype.itemsize
+    start = place.offset // item if count else 0  # an empty view may begin beyond the base, and begins nowhere
+    reach = start - (-count // item)
     flat = base.at(ViewStep("aten.as_strided.default", ([reach], [1])), (reach,), (1,), 0, base.dtype, base.bits)
     if start:
         cut = ViewStep("aten.slice.Tensor", (0, start, reach))
         flat = flat.at(cut, (reach - start,), (1,), place.offset, base.dtype, base.bits)
-    step = ViewStep("aten.as_strided.default", (list(place.size), list(place.stride)))
+    if place.dtype != base.dtype:
+        typed = ViewStep("aten.view.dtype", (place.dtype,))
+        length = (reach - start) * item // place.dtype.itemsize
+        flat = flat.at(typed, (length,), (1,), flat.offset, place.dtype, base.bits)
     if flat.key() == place.key():
         return flat
-    offset = start * itemsize
-    return Place(place.buffer, place.size, place.stride, offset, place.dtype, place.bits, flat, step)
+    step = ViewStep("aten.as_strided.default", (list(place.size), list(place.stride)))
+    geometry, buffer = (place.size, place.stride, start * item, place.dtype), place.buffer
+    changed = place.bits ^ base.bits
+    if not changed:
+        return Place(buffer, *geometry, place.bits, flat, step)
+    found = flat.at(step, *geometry, base.bits)
+    for bit, view in ((1, "aten._conj.default"), (2, "aten._neg_view.default")):
+        if changed & bit:
+            found = Place(buffer, *geometry, found.bits ^ bit, found, ViewStep(view))
+    return found
 
 
 def single_step(place: Place) -> ViewStep | None:

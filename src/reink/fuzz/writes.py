@@ -149,8 +149,7 @@ def _scattered(d: Draft, rule: str) -> Statement:
 @rule("write")
 def _triangle(d: Draft, rule: str) -> Statement:
     place = d.place(2)
-    diagonal = ("fill_diagonal_(3)",) if d.value(place).is_contiguous() or d.chance(8) else ()
-    return d.write(rule, f"{place}.{d.pick('tril_()', 'triu_(1)', *diagonal)}", (place,))
+    return d.write(rule, f"{place}.{d.pick('tril_()', 'triu_(1)', 'fill_diagonal_(3)')}", (place,))
 
 
 @rule("write")

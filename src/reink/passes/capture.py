@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -16,7 +16,7 @@ import torch.fx
 from torch.overrides import TorchFunctionMode
 
 from reink.core.boundary import AliasPattern, fake_inputs, members_of, pack, unpack
-from reink.core.program import Form, Program
+from reink.core.program import Form, MutationSignature, Program
 from reink.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -107,43 +107,55 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
     environment = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True, allow_fallback_kernels=False)
     packed = pack(source.inputs, pattern)
-    if dynamic:
-        fakes = [mode.from_tensor(v) if isinstance(v, Tensor) else v for v in packed]
-    else:
-        fakes = fake_inputs(packed, mode)
-    count, specs = len(source.inputs), []
+    fakes = fake_inputs(packed, mode)
+    if dynamic:  # but for the bases, whose pattern holds for one size
+        own = len(packed) - len(pattern)
+        fakes[:own] = [mode.from_tensor(v) if isinstance(v, Tensor) else v for v in packed[:own]]
+    count, specs, same = len(source.inputs), [], list[tuple[int, int]]()
 
     def flat(*values: Any) -> Any:
+        inputs = unpack(values, pattern, count)
         with _UserLines(), _IndexedWrites():
-            result = source.function(*unpack(values, pattern, count))
+            result = source.function(*inputs)
         leaves, out_spec = pytree.tree_flatten(result)
         specs.append(out_spec)
+        same[:] = _identical(leaves, inputs)
         return tuple(leaves)
 
-    program = _trace(flat, fakes, source.label)
+    program = _trace(flat, fakes, source.label, same)
     _name_inputs(program, source.names, pattern)
     program.out_spec = specs[-1]
     return program
 
 
-def capture_graph(module: torch.fx.GraphModule, inputs: Sequence[Any], pattern: AliasPattern = ()) -> Program:
+def capture_graph(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    pattern: AliasPattern = (),
+    offsets: Sequence[tuple[int, int]] = (),
+) -> Program:
     """Trace an fx graph (Dynamo's, with the user's source lines, or any other) to ATen.
 
-    `inputs` are real or fake; the placeholders' own example values are preferred, since they carry symbols.
+    `inputs` are real or fake; the placeholders' own example values are preferred, since they carry symbols. `offsets`
+    are storage offsets in elements that inputs have instead of the examples' own.
     """
     known = _example_values(module, inputs)
     mode = detect_fake_mode(known) or FakeTensorMode(allow_non_fake_inputs=True)
     count = len(known)
-    fakes = fake_inputs(known, mode)
+    fakes = fake_inputs(known, mode, dict(offsets))
     if pattern:
-        fakes = pack_fakes(fakes, pattern, mode)
+        fakes = pack_fakes(fakes, pattern, dict(offsets), mode)
+    same: list[tuple[int, int]] = []
 
     def flat(*values: Any) -> Any:
+        given = unpack(values, pattern, count)
         with _IndexedWrites():
-            result = torch.fx.Interpreter(module).run(*unpack(values, pattern, count))
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+            result = torch.fx.Interpreter(module).run(*given)
+        leaves = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        same[:] = _identical(leaves, given)
+        return leaves
 
-    program = _trace(flat, fakes, "graph")
+    program = _trace(flat, fakes, "graph", same)
     placeholders = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
     _name_inputs(program, [_dynamo_name(n) for n in placeholders], pattern)
     return program
@@ -187,11 +199,25 @@ def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
     return found
 
 
-def pack_fakes(fakes: list[Any], pattern: AliasPattern, mode: FakeTensorMode) -> list[Any]:
-    """`pack` for fake inputs, which do not really share memory: the bases are made up."""
+def _identical(results: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[int, int]]:
+    """The results that are the very objects of inputs, as (result, input)."""
+    known = {id(v): i for i, v in enumerate(inputs) if isinstance(v, Tensor)}
+    return [(k, known[id(r)]) for k, r in enumerate(results) if id(r) in known]
+
+
+def pack_fakes(fakes: list[Any], pattern: AliasPattern, offsets: Mapping[int, int], mode: FakeTensorMode) -> list[Any]:
+    """`pack` for fake inputs, which do not really share memory: the bases are made up.
+
+    `offsets` has the storage offsets of the inputs for which they count; a base starts where such a member says.
+    """
     inside = {m.input for c in pattern for m in c.members}
-    with mode:
-        bases = [torch.empty((c.length,), dtype=c.dtype, device=fakes[c.members[0].input].device) for c in pattern]
+    bases = []
+    for cluster in pattern:
+        told = (offsets[m.input] * m.dtype.itemsize - m.offset for m in cluster.members if m.input in offsets)
+        start = next(told, 0) // cluster.dtype.itemsize
+        with mode:
+            device = fakes[cluster.members[0].input].device
+            bases.append(torch.empty((start + cluster.length,), dtype=cluster.dtype, device=device)[start:])
     return [v for i, v in enumerate(fakes) if i not in inside] + bases
 
 
@@ -204,7 +230,8 @@ def _example_values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list
     return values
 
 
-def _trace(flat: Callable[..., Any], fakes: list[Any], label: str) -> Program:
+def _trace(flat: Callable[..., Any], fakes: list[Any], label: str, same: list[tuple[int, int]]) -> Program:
+    """The captured program of `flat`, which while it runs notes in `same` which results are inputs themselves."""
     try:
         module = trace(flat, fakes)
     except ReinkError:
@@ -215,7 +242,7 @@ def _trace(flat: Callable[..., Any], fakes: list[Any], label: str) -> Program:
             raise
         raise refused from error
     _describe_constants(module, fakes)
-    return Program(module, Form.MUTABLE)
+    return Program(module, Form.MUTABLE, MutationSignature(known=False, identical=tuple(same)))
 
 
 def _describe_constants(module: torch.fx.GraphModule, fakes: list[Any]) -> None:

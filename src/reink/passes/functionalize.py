@@ -160,7 +160,7 @@ class _Functionalizer:
         if parent.buffer.kind == "input":
             self.offset_sensitive[parent.buffer.input_index] = layout_of(parent.buffer.root.value)[2]
         if described is None or root.stride != parent.stride or not _inside(root, described):
-            raise outside_input(node, base.name)
+            raise outside_input(node, parent.buffer)
         self.ledger.write(described, self.values.read(source))
 
     def _results(self, new: Node, value: Any) -> Any:
@@ -225,22 +225,23 @@ class _Functionalizer:
         return shorter
 
     def _strided(self, node: Node, parent: Place) -> Place:
-        """`as_strided`, made relative: an explicit offset counts from the start of the whole storage."""
+        """`as_strided`, made relative: an explicit offset counts from the start of the whole storage.
+
+        So do the offsets of the traced values; the place of an empty tensor has none that could be counted from.
+        """
         facts = facts_of(node.target)
-        args, value = positional(facts, node, 1), node.meta["val"]
-        parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
-        probe = Place(parent.buffer, *layout_of(value)[:2], 0, value.dtype, parent.bits, None, None)
-        moved = layout_of(value)[2] * value.element_size() - layout_of(parent_value)[2] * parent_value.element_size()
-        probe.offset = parent.offset + moved
+        args, value, root = positional(facts, node, 1), node.meta["val"], parent.buffer.root
+        size, stride, start = layout_of(value)
+        offset = start * value.element_size() - layout_of(root.value)[2] * root.value.element_size()
+        probe = Place(parent.buffer, size, stride, offset, value.dtype, parent.bits, None, None)
         known = parent.buffer.places.get(probe.key())
-        root = parent.buffer.root
         if len(args) > 2 and args[2] is not None and parent.buffer.kind == "input":
             self.offset_sensitive[parent.buffer.input_index] = layout_of(root.value)[2]
         if known is not None:
             return known
         described = strided_place(probe)
         if described is None or not _inside(root, probe):
-            raise outside_input(node, parent.buffer.name)
+            raise outside_input(node, parent.buffer)
         described.value = value
         parent.buffer.places[described.key()] = described
         return described
@@ -390,6 +391,7 @@ class _Functionalizer:
             outputs=tuple(outputs),
             mutations=tuple(mutations),
             offset_sensitive=tuple(self.offset_sensitive.items()),
+            identical=self.program.signature.identical,
         )
 
 

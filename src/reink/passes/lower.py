@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,11 +59,8 @@ class _Lowering:
             self._copy(copy)
         self.graph.output(tuple(self._results()))
         module = graph_module(self.source.module, self.graph)
-        signature = self.source.signature
-        lowered = type(signature)(
-            signature.inputs, signature.outputs, signature.mutations, signature.offset_sensitive, True
-        )
-        return Program(module, Form.LOWERED, lowered, self.source.out_spec)
+        signature = replace(self.source.signature, epilogue_in_graph=True)
+        return Program(module, Form.LOWERED, signature, self.source.out_spec)
 
     def _inputs(self) -> None:
         placeholders = iter(self.plan.inputs)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place
+from reink.core.aliasing import Buffer, Place
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import source_of
 from reink.core.torch_internals import expression, storage_key
@@ -45,15 +45,23 @@ def metadata_mutation(node: Node, facts: OpFacts) -> ReinkError:
     )
 
 
-def outside_input(node: Node, name: str) -> ReinkError:
+class OutsideInput(ReinkError):
+    """A view by strides may leave the memory that the graph owns: that of input number `input`, -1 if of none."""
+
+    input = -1
+
+
+def outside_input(node: Node, buffer: Buffer) -> OutsideInput:
     """A view by strides may leave the memory that the graph owns."""
-    return ReinkError(
+    error = OutsideInput(
         "view-outside-input",
-        f"cannot functionalize as_strided: it may reach outside {name}",
+        f"cannot functionalize as_strided: it may reach outside {buffer.name}",
         where=where(node),
         why="the graph owns only the elements of its tensors, not what lies between or beyond them",
         do="take the view from a tensor that covers all of it",
     )
+    error.input = buffer.input_index
+    return error
 
 
 def refuse_unwritable(node: Node, facts: OpFacts, dest: Any, *, by_call: bool = False) -> None:

@@ -202,12 +202,13 @@ class _Reinplacer:
         if write.clash and home is base and update is not None:
             self.state.save(step, [(source, update)], write.choice)
         step.place = window if home is base else _window(home, node)
-        self._count_lost_twin(source, window, write.choice)
+        self._count_lost_twin(node, source, window, write.choice)
         self._carry_out(step, node, home)
 
-    def _count_lost_twin(self, update: Any, window: Place, choice: Choice) -> None:
-        """An in-place operator that ran out of place costs a copy here that the user did not write."""
-        asked = update.meta.get("reink_write") if isinstance(update, Node) else None
+    def _count_lost_twin(self, node: Node, update: Any, window: Place, choice: Choice) -> None:
+        """What ran out of place although the user wrote in place costs a copy here that the user did not write."""
+        written = update.meta.get("reink_write") if isinstance(update, Node) else None
+        asked = node.meta.get("reink_carry", written)
         if asked is None or asked == "aten.copy_.default":
             return
         count = window.byte_count()
