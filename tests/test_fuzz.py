@@ -20,6 +20,7 @@ from reink.core.torch_internals import pytree
 from reink.fuzz.campaign import Campaign, Fault, run_campaign
 from reink.fuzz.generate import generate, is_accepted
 from reink.fuzz.injection import FAULTS
+from reink.fuzz.prediction import wrong_prediction
 from reink.fuzz.program import FuzzProgram, Input, Statement, Storage
 from reink.fuzz.run import Outcome, Settings, run_program
 from reink.fuzz.shrink import shrink, without
@@ -250,3 +251,16 @@ def test_every_kind_of_fault_is_injected_and_caught() -> None:
 def test_an_outcome_of_stock_is_told_apart() -> None:
     assert Outcome("value", stock=True).is_fault
     assert not Outcome("refused", "metadata-mutation").is_fault
+
+
+def test_layouts_that_torch_does_not_foresee_are_told_from_faults() -> None:
+    """`expand` of one number to one element: eager gives the stride 0, the fake kernel 1."""
+
+    def misjudged(x: torch.Tensor) -> torch.Tensor:
+        return x.expand((1,)) + 1
+
+    def foreseen(x: torch.Tensor) -> torch.Tensor:
+        return x.view(1).mul_(2).t()
+
+    assert wrong_prediction(misjudged, (torch.tensor(3.0),)).startswith("aten.expand.default: foreseen")
+    assert wrong_prediction(foreseen, (torch.tensor(3.0),)) == ""

@@ -88,6 +88,10 @@ def _assigns_data(x: Tensor) -> Tensor:
     return y.add_(1)
 
 
+def _squeezes_unknown_size(x: Tensor) -> Tensor:
+    return x[x > 2].squeeze(0)
+
+
 def _bumped(x: Tensor) -> None:
     ops.bump(x)
 
@@ -109,6 +113,9 @@ CASES: dict[str, Refused] = {
     ),
     "branch on values": Refused(_functionalized(_branches_on_values, torch.ones(3)), "data-dependent-python", True),
     "number from a tensor": Refused(_functionalized(_asks_for_a_number, torch.ones(3)), "data-dependent-python", True),
+    "squeezed size that data decide": Refused(
+        _functionalized(_squeezes_unknown_size, torch.ones(3)), "data-dependent-python", True
+    ),
     "no fake kernel": Refused(_functionalized(_without_fake_kernel, torch.ones(3)), "no-fake-kernel", True),
     "written constant": Refused(_functionalized(_writes_a_constant, torch.ones(3)), "mutated-constant", True),
     "written overlap": Refused(_functionalized(_writes_expanded, torch.ones(4)), "written-self-overlap", False),
@@ -204,3 +211,17 @@ def test_a_constant_that_is_only_read_is_fine() -> None:
     pure = reink.functionalize(lambda x: x.add_(_CLOSED_OVER), (torch.ones(3),))
     x = torch.ones(3)
     assert pure(x) is x
+
+
+def _takes_three(x: Tensor) -> Tensor:
+    rows = (x > 2).nonzero()
+    torch._check(rows.shape[0] == 3)
+    return rows.expand(3, 1) + 1
+
+
+def test_what_is_taken_for_granted_of_a_size_is_checked() -> None:
+    """By the user (`torch._check`) or by PyTorch while it traces: in eager, `expand` takes one row for three."""
+    pure = reink.functionalize(_takes_three, (torch.arange(6.0),))
+    assert pure(torch.arange(6.0)).tolist() == [[4], [5], [6]]
+    with pytest.raises(RuntimeError, match=r"docs/errors\.md#data-dependent-python"):
+        pure(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 9.0]))

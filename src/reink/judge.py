@@ -186,14 +186,18 @@ def _layout(tensor: Tensor) -> Layout:
 
 
 def _byte_offset(tensor: Tensor) -> int:
-    """Where the first element lies; an empty tensor has none, so its offset counts as 0."""
-    return int(tensor.storage_offset()) * tensor.element_size() if tensor.numel() else 0
+    """Where the first element lies."""
+    return int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _sharing(tensor: Tensor, others: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
-    """Which of `others` share the storage of `tensor`, each with the distance in bytes between the two."""
+    """Which of `others` share the storage of `tensor`, each with the distance in bytes between the two.
+
+    An empty tensor has no first element: it is at no distance.
+    """
     here, key = _byte_offset(tensor), storage_key(tensor)
-    return tuple((k, here - _byte_offset(o)) for k, o in enumerate(others) if storage_key(o) == key)
+    sharing = ((k, o) for k, o in enumerate(others) if storage_key(o) == key)
+    return tuple((k, here - _byte_offset(o) if tensor.numel() and o.numel() else 0) for k, o in sharing)
 
 
 def _snapshot(value: object) -> object:

@@ -335,3 +335,12 @@ def scatter_into_an_expanded_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
     scattered = torch.diagonal_scatter(wide, x)
     ops.bump(scattered[1])
     return scattered, wide
+
+
+@program("scatter_into_elements_that_share_memory", tensors((5,)), zero_extra=False)
+def scatter_into_elements_that_share_memory(x: Tensor) -> tuple[Tensor, Tensor]:
+    # the result has the strides of the base: a row that is written shows in the next one
+    windows = x.unfold(0, 2, 1)
+    z = torch.slice_scatter(windows, windows.sum().expand(3, 2), 0, 1)
+    x.add_(1)
+    return z * 1, z

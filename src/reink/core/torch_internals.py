@@ -31,9 +31,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
+    free_unbacked_symbols,
 )
 from torch.fx.graph import _register_custom_builtin
 from torch.fx.node import has_side_effect
+from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.fx.traceback import preserve_node_meta, set_stack_trace
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
@@ -53,13 +55,16 @@ __all__ = [
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "detect_fake_mode",
+    "enable_python_dispatcher",
     "expression",
     "forward_of",
     "graph_module",
+    "has_data_dependent_size",
     "has_registered_effect",
     "has_side_effect",
     "inner_tensors",
     "input_nodes",
+    "insert_size_checks",
     "is_wrapper_subclass",
     "lower_bound",
     "make_fx",
@@ -249,6 +254,22 @@ def trace(
         )(*inputs)
     assert isinstance(traced, torch.fx.GraphModule)
     return traced
+
+
+def insert_size_checks(module: torch.fx.GraphModule, environment: ShapeEnv, note: str) -> None:
+    """Put what tracing took for granted of sizes that the data decide into the graph: assertions that end in `note`."""
+    if not environment.deferred_runtime_asserts:
+        return
+    known = set(module.graph.nodes)
+    insert_deferred_runtime_asserts(module, environment, "reink")
+    for node in module.graph.nodes:
+        if node not in known and node.target is torch.ops.aten._assert_scalar.default:
+            node.args = (node.args[0], f"{node.args[1]}: {note}")
+
+
+def has_data_dependent_size(value: Any) -> bool:
+    """Whether a size contains a number that only the data decide."""
+    return isinstance(value, torch.SymInt) and bool(free_unbacked_symbols(value))
 
 
 def is_wrapper_subclass(value: Any) -> bool:

@@ -20,6 +20,7 @@ from reink.api import compile_function
 from reink.errors import causes, refusal_in
 from reink.fuzz.draft import REFUSALS
 from reink.fuzz.injection import Tally, inject
+from reink.fuzz.prediction import wrong_prediction
 from reink.fuzz.program import FuzzProgram
 from reink.fuzz.shuffle import shuffle_pass
 from reink.judge import Observed, differences, observe, poisoned
@@ -30,7 +31,10 @@ THROUGH_PASSES = "passes"
 BACKENDS = ("reink", "aot_eager", "inductor")
 
 # Answers that are no fault of a back end: right, refused with a code, or never reached.
-HARMLESS = frozenset({"ok", "refused", "dynamo"})
+HARMLESS = frozenset({"ok", "refused", "dynamo", "foreseen"})
+
+# What eager says of operands that overlap in part, which it tells by their strides.
+OVERLAP = "refer to a single memory location"
 
 # Rounding that generated kernels may differ by; eager's own kernels may not.
 INDUCTOR_TOLERANCE = 1e-4
@@ -47,6 +51,8 @@ class Outcome:
     - ``value``, ``layout``, ``aliasing``, ``memory``, ``gradient``, ``structure``, ``state``: the first difference
       from eager;
     - ``crash``: an error without a code, its type as `cause`;
+    - ``foreseen``: another layout than eager's, or an overlap that eager does not see, in a program with an operator
+      whose fake kernel foresees another layout, as `cause` says: no compiler that trusts the trace knows better;
     - ``dynamo``: an error that Dynamo raises under its own back end ``eager`` as well, so whatever back end is asked;
     - ``fallback``: right, but by a program that reink did not re-inplace because a check failed;
     - ``escaped``: an injected fault shows in a result and no check refused it;
@@ -99,6 +105,8 @@ def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
             outcome = _failed(error)
             if outcome.kind == "crash" and settings.against != THROUGH_PASSES and _dynamo_fails(program, function):
                 outcome = Outcome("dynamo", outcome.cause, outcome.detail)
+        if outcome.kind == "layout" or (outcome.kind == "crash" and OVERLAP in outcome.detail):
+            outcome = _blamed(outcome, function, make_inputs)
     handed = any("handed to the stock pipeline" in line for line in heard)
     fallback = next((line for line in heard if "without re-inplacing" in line), "")
     if outcome.kind == "ok" and fallback:
@@ -162,6 +170,12 @@ def _compiled(program: FuzzProgram, function: Program, backend: str) -> Any:
     return torch_compile(function, backend=backend, dynamic=program.dynamic, options=options)
 
 
+def _blamed(outcome: Outcome, function: Program, make_inputs: Any) -> Outcome:
+    """The outcome, or that PyTorch does not foresee the layouts of the program."""
+    wrong = wrong_prediction(function, make_inputs())
+    return Outcome("foreseen", wrong.partition(":")[0], f"{wrong}\n{outcome.detail}") if wrong else outcome
+
+
 def _dynamo_fails(program: FuzzProgram, function: Program) -> bool:
     """Whether Dynamo cannot run the program even with the graph as it is."""
     compiled = _compiled(program, function, "eager")
@@ -186,6 +200,9 @@ def _failed(error: BaseException) -> Outcome:
     refusal = refusal_in(error)
     if refusal is not None and not refusal.code.startswith("internal"):
         return Outcome("refused", refusal.code, str(refusal))
+    coded = re.search(r"docs/errors\.md#([a-z-]+)\)", str(error))
+    if coded is not None:  # raised by an assertion in the graph
+        return Outcome("refused", coded[1], str(error))
     last = [e for e in causes(error) if type(e).__module__ != "torch._dynamo.exc"] or [error]
     said = str(last[0]).strip().splitlines()
     cause = f"{type(last[0]).__name__}: {_shape(said[0] if said else '')}"

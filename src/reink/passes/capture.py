@@ -25,6 +25,7 @@ from reink.core.torch_internals import (
     ShapeEnv,
     UnsupportedOperatorException,
     detect_fake_mode,
+    insert_size_checks,
     is_wrapper_subclass,
     pytree,
     rename_placeholder,
@@ -36,6 +37,10 @@ from reink.errors import ReinkError
 
 Tensor = torch.Tensor
 _LIBRARY_PARTS = ("/site-packages/torch/", "/reink/passes/", "/reink/core/", "/reink/pipeline")
+
+
+# What an assertion says that fails because the data decide a size otherwise than tracing took it for.
+SIZE_CHECK = "a size that the data decide is not what the program was traced for (docs/errors.md#data-dependent-python)"
 
 
 @dataclass(slots=True)
@@ -123,6 +128,7 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
         return tuple(leaves)
 
     program = _trace(flat, fakes, source.label, same)
+    insert_size_checks(program.module, environment, SIZE_CHECK)
     _name_inputs(program, source.names, pattern)
     program.out_spec = specs[-1]
     return program

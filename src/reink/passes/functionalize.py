@@ -29,6 +29,7 @@ from reink.passes.outputs import output_specs
 from reink.passes.refusals import (
     outside_input,
     refuse_hidden_alias,
+    refuse_unknown_squeeze,
     refuse_unwritable,
     refuse_writes_inside,
     unknown_alias,
@@ -197,6 +198,8 @@ class _Functionalizer:
         if facts.name.startswith("aten.as_strided"):
             self.values[node] = self._strided(node, parent)
             return
+        if facts.name.startswith("aten.squeeze"):
+            refuse_unknown_squeeze(node, facts)
         step = ViewStep(facts.name, tuple(self.values.read_all(positional(facts, node, 1))))
         place = parent.child(step, base.meta["val"], node.meta["val"])
         self.values[node] = place if place.depth <= LONGEST_CHAIN else self._shortened(place)

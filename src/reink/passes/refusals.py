@@ -10,7 +10,7 @@ import torch.fx
 from reink.core.aliasing import Buffer, Place
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import source_of
-from reink.core.torch_internals import expression, storage_key
+from reink.core.torch_internals import expression, has_data_dependent_size, storage_key
 from reink.errors import ReinkError
 
 Node = torch.fx.Node
@@ -86,6 +86,21 @@ def refuse_unwritable(node: Node, facts: OpFacts, dest: Any, *, by_call: bool = 
             where=where(node),
             why="the tensor was expanded (a stride is 0), and eager refuses to write it as well",
             do="write the tensor before it is expanded, or clone() the expanded one",
+        )
+
+
+def refuse_unknown_squeeze(node: Node, facts: OpFacts) -> None:
+    """Refuse to squeeze a dim of which only the data say whether it has one element: tracing takes it for more."""
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    asked: Any = node.args[1] if len(node.args) > 1 else range(value.dim())
+    dims = [asked] if isinstance(asked, int) else asked
+    if value.dim() and any(has_data_dependent_size(value.size(d)) for d in dims):
+        raise ReinkError(
+            "data-dependent-python",
+            f"cannot functionalize {facts.name}: what it returns depends on a size that only the data decide",
+            where=where(node),
+            why="a dim of one element goes away, any other stays, and the number of dims has to be known",
+            do="use select(dim, 0), or view it in the shape that you mean",
         )
 
 

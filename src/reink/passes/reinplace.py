@@ -112,7 +112,7 @@ class _Reinplacer:
         kind, target = facts.kind, node.target
         if kind is _VIEW:
             self._view(node, facts)
-        elif facts.window:
+        elif facts.window and not _shares_elements(node.args[0]):
             self._scatter(node)
         elif target is _COPY:
             self._copy(node)
@@ -413,6 +413,11 @@ class _Reinplacer:
         root = self.state.new_buffer("fresh", result, like).root
         plan.final.append(Copy(place, root, exact=True))
         return root
+
+
+def _shares_elements(base: Any) -> bool:
+    """Whether elements of a value share memory: a scatter into it then writes more than its window."""
+    return geometry_of(base.meta["val"])[5].overlaps
 
 
 def _window(base: Place, node: Node) -> Place:

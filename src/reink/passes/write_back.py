@@ -95,7 +95,9 @@ class WriteBacks:
                 return None
             coming: list[Node] = []
             base: Place | None = self._expected(user.args[0], coming)  # type: ignore[arg-type]
-            if base is None or base.buffer is not at.buffer or scatter_window(base, user, at) is not at:
+            if base is None or base.buffer is not at.buffer or base.extent.overlaps:
+                return None
+            if scatter_window(base, user, at) is not at:
                 return None
             exempt.add(user)
             passed.extend(coming)
