@@ -16,6 +16,8 @@ from reink.report import Verdict
 Node = torch.fx.Node
 
 _WRITING = frozenset({Kind.CALL, Kind.IN_PLACE, Kind.METADATA})
+# Only arithmetic on sizes is pure without a schema.
+_UNKNOWN = "is no operator: nobody knows what it writes"
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
 
@@ -75,34 +77,25 @@ def _arity(program: Program) -> list[str]:
 
 def _writes(program: Program) -> list[str]:
     """Nodes that write memory, which a pure graph cannot hold."""
-    known: dict[Any, bool] = {}
+    known: dict[int, str] = {}  # by identity, because hashing an operator is slow
     found: list[str] = []
     for node in program.graph.nodes:
         if node.op != "call_function":
             continue
         target = node.target
-        if _is_python_on_tensors(node):
-            found.append(
-                f"{node.name} calls {facts_of(target).name}, which is no operator: nobody knows what it writes"
-            )
-            continue
-        writes = known.get(target)
-        if writes is None:
-            writes = known[target] = _is_writing(target)
-        if writes:
-            found.append(f"{node.name} calls {facts_of(target).name}, which writes a tensor")
+        fault = known.get(id(target))
+        if fault is None:
+            fault = known[id(target)] = _fault_of(target)
+        if fault and (fault != _UNKNOWN or any(isinstance(i.meta.get("val"), torch.Tensor) for i in input_nodes(node))):
+            found.append(f"{node.name} calls {facts_of(target).name}, which {fault}")
     return found
 
 
-def _is_python_on_tensors(node: torch.fx.Node) -> bool:
-    """Whether a Python function is called on tensors: only arithmetic on sizes is pure without a schema."""
-    if isinstance(node.target, OpOverload) or facts_of(node.target).kind is not Kind.PYTHON or node.target in CALLS:
-        return False
-    return any(isinstance(i.meta.get("val"), torch.Tensor) for i in node.all_input_nodes)
-
-
-def _is_writing(target: Any) -> bool:
-    if target in CALLS or not isinstance(target, OpOverload):
-        return False
+def _fault_of(target: Any) -> str:
+    """What speaks against a call in a pure graph; of a Python function only if it is given tensors."""
+    if target in CALLS:
+        return ""
     facts = facts_of(target)
-    return bool(facts.written) or facts.kind in _WRITING
+    if not isinstance(target, OpOverload):
+        return _UNKNOWN if facts.kind is Kind.PYTHON else ""
+    return "writes a tensor" if facts.written or facts.kind in _WRITING else ""

@@ -6,27 +6,30 @@ A part of reinplace.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch.fx
 
-from reink.core.opinfo import OpFacts, facts_of
+from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import OutputKind, Program, tensors_in
 from reink.core.torch_internals import input_nodes
 from reink.passes.order import is_ordered
 
 Node = torch.fx.Node
 
+# Looked up once: reading a member of an Enum runs Python code.
+_VIEW = Kind.VIEW
 REGENERATED = (OutputKind.INPUT_ALIAS, OutputKind.GROUP_ALIAS)
 
 
 class Needed:
     """`nodes` in graph order, without the output, with the `facts` and `inputs` of those that are calls.
 
-    `pending` counts the reads of each value; `dropped` are the nodes that nobody needs. The graph must not change
-    while this is in use.
+    `pending` counts the reads of each value; `viewed` are the values that views are taken of; `dropped` are the nodes
+    that nobody needs. The graph must not change while this is in use.
     """
 
-    __slots__ = ("dropped", "facts", "inputs", "nodes", "pending")
+    __slots__ = ("dropped", "facts", "inputs", "nodes", "pending", "viewed")
 
     def __init__(self, program: Program) -> None:
         self.nodes: list[Node] = []
@@ -34,6 +37,7 @@ class Needed:
         self.inputs: dict[Node, Iterable[Node]] = {}
         self.pending: dict[Node, int] = {}
         self.dropped: set[Node] = set()
+        self.viewed: set[Any] = set()
         self._walk(program, self._results(program))
 
     def _results(self, program: Program) -> set[Node]:
@@ -50,7 +54,7 @@ class Needed:
 
     def _walk(self, program: Program, needed: set[Node]) -> None:
         """Every node before its inputs, so that a node is known to be needed when it is met."""
-        pending, nodes, known = self.pending, self.nodes, self.facts
+        pending, nodes, known, viewed = self.pending, self.nodes, self.facts, self.viewed
         for node in reversed(program.graph.nodes):
             op = node.op
             if node not in needed and (op == "output" or (op != "placeholder" and not is_ordered(node))):
@@ -62,6 +66,8 @@ class Needed:
             inputs = self.inputs[node] = input_nodes(node)
             facts = known[node] = facts_of(node.target)
             needed.update(inputs)
+            if facts.kind is _VIEW:
+                viewed.add(node.args[0])
             if not facts.looks_at_shape:
                 for used in inputs:
                     pending[used] = pending.get(used, 0) + 1

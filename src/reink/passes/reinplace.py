@@ -96,6 +96,8 @@ class _Reinplacer:
         """`node` lives in `place`; its views are known at once, since a view costs nothing and reads nothing."""
         self.places[node] = place
         self.state.residents.add(node, place)
+        if node not in self.needed.viewed:
+            return
         done, facts = self.done, self.facts
         for user in node.users:
             if user in done or facts[user].kind is not _VIEW or user.args[0] is not node:
@@ -277,7 +279,8 @@ class _Reinplacer:
         ]
         names, written = _written_views(op, args, kwargs)
         step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
-        plain, homes = dict.fromkeys(_flat(args, kwargs)), list[Place]()
+        plain = dict.fromkeys(_flat(args, kwargs))
+        homes: list[Place] = []
         for k, base in enumerate(places):
             targets: list[Place] = []
             others: list[Place] = []
@@ -299,7 +302,9 @@ class _Reinplacer:
         op, args, kwargs = node.args
         named = written_arguments(op, args, kwargs)  # type: ignore[arg-type]
         step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
-        operands, homes, taken = _flat(args, kwargs), list[Place](), list[Place]()
+        operands = _flat(args, kwargs)
+        homes: list[Place] = []
+        taken: list[Place] = []
         plain = dict.fromkeys(operands)
         for _, argument in named:
             plain.pop(argument, None)
@@ -426,7 +431,8 @@ def _window(base: Place, node: Node) -> Place:
 
 def _written_views(op: Any, args: Any, kwargs: Any) -> tuple[dict[int, list[str]], set[int]]:
     """The names of the arguments that a v2 call writes, by their base, and the identities of their views."""
-    names, written = dict[int, list[str]](), set[int]()
+    names: dict[int, list[str]] = {}
+    written: set[int] = set()
     for name, value in written_arguments(op, args, kwargs):
         if isinstance(value, BaseView):
             names.setdefault(value.base, []).append(name)

@@ -55,7 +55,8 @@ class WriteBacks:
 
     def follow(self, node: Node, place: Place) -> WriteBack:
         """Follow `node`, whose value would live in `place`, through views and scatters of exactly that place."""
-        exempt, passed = set[Node](), list[Node]()
+        exempt: set[Node] = set()  # not set[Node](), which costs ten times as much
+        passed: list[Node] = []
         homes, done, known = NOWHERE.homes, self._done, self._facts
         stack: list[tuple[Node, Place]] = [(node, place)]
         steps = 0
