@@ -56,7 +56,7 @@ golden: setup  ## rewrite tests/golden from what the code prints now; review the
 bench: setup  ## ratios against stock PyTorch, measured in the same run
 	$(BIN)/python benchmarks/run.py
 
-docs: setup  ## run the examples of README.md and renew the output shown below them
+docs: setup  ## run the examples of the pages and renew the output shown below them
 	$(BIN)/python docs/build.py
 
 clean:  ## remove caches and build output; .venv stays

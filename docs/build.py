@@ -1,4 +1,4 @@
-"""Runs every Python block of README.md, and renews the output that is shown below a block.
+"""Runs every Python block of the pages, and renews the output that is shown below a block.
 
 A ```` ```text ```` block that follows a ```` ```python ```` block is what that block prints. Usage:
 ``python docs/build.py``; the exit status is 1 when a block raises.
@@ -14,8 +14,10 @@ import traceback
 import types
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 README = Path(__file__).resolve().parent.parent / "README.md"
+PAGES = (README, README.parent / "docs" / "functionalization.md")
 
 _BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n*^```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
@@ -56,12 +58,14 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
-def run(block: Block, path: Path = README) -> str:
-    """Execute `block` in a module of its own and return what it prints.
+def run(block: Block, path: Path = README, given: dict[str, Any] | None = None) -> str:
+    """Execute `block` in a module of its own, with the names of `given`, and return what it prints.
 
-    The code carries the file and lines of the page, so that tracebacks and reports quote the page.
+    The code carries the file and lines of the page, so that tracebacks and reports quote the page. What it defines is
+    put into `given`.
     """
     module = types.ModuleType(f"block_{block.name.replace('-', '_')}")
+    module.__dict__.update(given or {})
     module.__file__ = str(path)
     code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
     printed = io.StringIO()
@@ -71,6 +75,8 @@ def run(block: Block, path: Path = README) -> str:
             exec(code, module.__dict__)
     finally:
         del sys.modules[module.__name__]
+    if given is not None:
+        given.update((k, v) for k, v in vars(module).items() if not k.startswith("__"))
     return printed.getvalue()
 
 
@@ -78,11 +84,13 @@ def renew(page: str, path: Path = README) -> str:
     """The page with the output of every block as it is now.
 
     Blocks run in order and the page is read again after each, because an output that grows moves the
-    line numbers that later blocks may print.
+    line numbers that later blocks may print. Those of README.md stand alone, as a reader takes them; on the other
+    pages each has the names of those before it.
     """
+    given: dict[str, Any] | None = None if path == README else {}
     for index in range(len(blocks(page))):
         block = blocks(page)[index]
-        printed = run(block, path)
+        printed = run(block, path, given)
         if block.output is not None:
             start, end = block.span
             page = page[:start] + printed + page[end:]
@@ -90,17 +98,21 @@ def renew(page: str, path: Path = README) -> str:
 
 
 def main() -> int:
-    """Renew README.md; 1 when a block raises, and then the page stays as it was."""
-    page = README.read_text(encoding="utf-8")
+    """Renew the pages; 1 when a block raises, and then its page stays as it was."""
+    return max(_renewed(path) for path in PAGES)
+
+
+def _renewed(path: Path) -> int:
+    page = path.read_text(encoding="utf-8")
     try:
-        renewed = renew(page)
+        renewed = renew(page, path)
     except Exception:
         traceback.print_exc()
-        print(f"{README.name}: a block raised, the page is unchanged", file=sys.stderr)
+        print(f"{path.name}: a block raised, the page is unchanged", file=sys.stderr)
         return 1
     if renewed != page:
-        README.write_text(renewed, encoding="utf-8")
-    print(f"{README.name}: {len(blocks(page))} blocks run, {'renewed' if renewed != page else 'up to date'}")
+        path.write_text(renewed, encoding="utf-8")
+    print(f"{path.name}: {len(blocks(page))} blocks run, {'renewed' if renewed != page else 'up to date'}")
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.build import README, Block, blocks, renew, run
+from docs.build import PAGES, README, Block, blocks, renew, run
 
 ROOT = README.parent
 PAGE = "# t\n## One two\n```python\nprint(1 + 1)\n```\n\n```text\nold\n```\n\n```python\nx = 3\n```\n"
@@ -19,6 +19,13 @@ def test_readme_block_runs_and_prints_what_is_shown(block: Block) -> None:
     printed = run(block)
     if block.output is not None:
         assert printed == block.output, f"README.md:{block.line}: the output shown is old; run make docs"
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p != README], ids=lambda path: path.name)
+def test_page_shows_what_its_blocks_print(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert len(blocks(page)) >= 3
+    assert renew(page, path) == page, f"{path.name}: an output is old; run make docs"
 
 
 def test_readme_has_blocks() -> None:
