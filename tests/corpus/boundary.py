@@ -367,3 +367,24 @@ def strides_of_a_conjugate(x: Tensor) -> tuple[Tensor, Tensor]:
     turned = x.conj().as_strided((3, 2), (4, 1))
     turned[1].mul_(1j)
     return turned, x + 0
+
+
+def _byte_in_a_number() -> tuple[Tensor, Tensor]:
+    raw = torch.arange(14, dtype=torch.uint8)
+    return raw[2:6].view(torch.int16), raw[4:5]
+
+
+@program("one_byte_inside_of_larger_elements", _byte_in_a_number)
+def one_byte_inside_of_larger_elements(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    y.add_(1)
+    x.as_strided((2,), (2,), 0).neg_()
+    return x * 2, y
+
+
+@program("strides_of_one_element_through_as_strided", lambda: (counting(6)[1:],))
+def strides_of_one_element_through_as_strided(x: Tensor) -> tuple[Tensor, Tensor]:
+    one = (x[:1] + 1).as_strided((1, 1), (2, 1))
+    ops.bump(one)
+    same = one.as_strided((1,), (1,))
+    same.mul_(2)
+    return one.t(), same

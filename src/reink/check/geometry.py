@@ -230,6 +230,11 @@ class Geometries:
         return found
 
 
+def same_strides(a: Geometry, b: Geometry) -> bool:
+    """Whether two geometries of one size have one stride in each dim of several elements."""
+    return a.stride == b.stride or all(n == 1 or s == t for n, s, t in zip(a.size, a.stride, b.stride, strict=True))
+
+
 def bits_of(value: Tensor) -> int:
     """The lazy bits of a tensor: 1 conjugate, 2 negative."""
     return (1 if value.dtype.is_complex and value.is_conj() else 0) + (2 if value.is_neg() else 0)
@@ -268,8 +273,18 @@ def _hint(value: torch.SymInt) -> int:
     found = expression(value)
     if not hasattr(found, "free_symbols"):
         return int(found)
-    known = getattr(value.node.shape_env, "backed_var_to_val", {})
-    return int(found.xreplace({s: known.get(s, UNKNOWN_SIZE) for s in found.free_symbols}))
+    environment = value.node.shape_env
+    known = getattr(environment, "backed_var_to_val", {})
+    ranges = getattr(environment, "var_to_range", {})
+    return int(found.xreplace({s: known[s] if s in known else _unknown(ranges.get(s)) for s in found.free_symbols}))
+
+
+def _unknown(range: Any) -> int:
+    """A size that only the data decide, within what is known of it."""
+    lower, upper = (range.lower, range.upper) if range is not None else (UNKNOWN_SIZE, UNKNOWN_SIZE)
+    if lower > UNKNOWN_SIZE:
+        return int(lower)
+    return int(upper) if upper < UNKNOWN_SIZE else UNKNOWN_SIZE
 
 
 # -- byte sets ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometries, Geometry, are_integers, concrete
+from reink.check.geometry import Geometries, Geometry, are_integers, concrete, same_strides
 from reink.core.opinfo import Kind, facts_of, positional
 
 Node = torch.fx.Node
@@ -148,7 +148,7 @@ class SymbolicMemory:
     def _strided(self, parent: Node, args: tuple[Any, ...], geometry: Geometry) -> Geometry | None:
         """`as_strided` means what it says only where the memory has the strides of the value itself."""
         value = parent.meta["val"]
-        if self.geometries.root(value).stride != geometry.stride:
+        if not same_strides(self.geometries.root(value), geometry):
             return None
         start = args[2] if len(args) > 2 else None
         moved = 0 if start is None else start - concrete(value.storage_offset())

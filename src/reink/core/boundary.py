@@ -142,15 +142,22 @@ def _without_strangers(parts: list[list[_Span]], group: list[_Span], inputs: Seq
 def _reach(part: list[_Span], inputs: Sequence[Any]) -> tuple[int, int]:
     """First and one-past-last byte of a base for the inputs of `part`.
 
-    For inputs of several dtypes it starts at a multiple of the largest element in their storage: a new version of the
-    base, which starts at one too, must let each of them be seen in its dtype.
+    For inputs of several dtypes it starts at a multiple of the largest element in their storage, and its length is one
+    where the storage has room: a new version of the base, which starts at one too, must let each of them be seen in
+    its dtype, and PyTorch copies such views only where they divide their storage.
     """
     start, end = min(s[0] for s in part), max(s[1] for s in part)
     tensors = [inputs[s[2]] for s in part]
-    if len({t.dtype for t in tensors}) > 1:
-        first = address_of(tensors[0])[1] - int(tensors[0].storage_offset()) * tensors[0].element_size()
-        start -= (start - first) % max(t.element_size() for t in tensors)
-    return start, end
+    item = max(t.element_size() for t in tensors)
+    if len({t.dtype for t in tensors}) == 1:
+        return start, end - (end - start) % item
+    first, last, _ = _storage_span(tensors[0], address_of(tensors[0])[1], 0)
+    start -= (start - first) % item
+    rounded = start + -(-(end - start) // item) * item
+    if rounded > last:  # what is left at the end of a storage belongs to no larger element
+        used = max(_span(t, address_of(t)[1], 0)[1] for t in tensors)
+        rounded = rounded - item if rounded - item >= used else end
+    return start, rounded
 
 
 def _shares_with_itself(tensor: Tensor) -> bool:
