@@ -402,6 +402,8 @@ def _inside(root: Place, probe: Place) -> bool:
     outer, inner = root.hull(), probe.hull()
     if outer is None or inner is None:
         return False
+    if not probe.extent.elements:
+        return True
     if inner[0] < outer[0] or inner[1] > outer[1]:
         return False
     from_gaps = root.byte_count() != outer[1] - outer[0]
