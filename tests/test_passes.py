@@ -29,8 +29,13 @@ def drop_clones(graph: Graph) -> None:
 
 
 def clone_every_result(graph: Graph) -> None:
-    """The opposite: nodes without order and without values, which the pipeline has to complete."""
+    """The opposite: nodes without order and without values, which the pipeline has to complete.
+
+    A clone closes gaps, so what an operator is given that reads by strides stays as it is.
+    """
     for node in list(graph.nodes):
+        if any(user.target is aten.as_strided_copy.default for user in node.users):
+            continue
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and node.users:
             with graph.inserting_after(node):
                 copied = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.preserve_format})

@@ -401,7 +401,7 @@ def _stride_order(pair: tuple[Any, Any]) -> tuple[int, int, str]:
 
 
 def layout_of(value: Tensor) -> Layout:
-    """Size, strides and storage offset in elements, symbolic integers as expressions.
+    """Size, strides (`canonical` ones) and storage offset in elements, symbolic integers as expressions.
 
     Kept on the fake tensor: every step asks again, and a traced value never changes its layout.
     """
@@ -410,6 +410,19 @@ def layout_of(value: Tensor) -> Layout:
         known = _layout(value)
         value.__dict__["_reink_layout"] = known
     return known
+
+
+def canonical(size: tuple[Any, ...], stride: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The strides with those of dims of one element, which have no meaning, as a contiguous tensor has them."""
+    if 1 not in size:
+        return stride
+    found = list(stride)
+    step: Any = 1
+    for k in range(len(size) - 1, -1, -1):
+        if size[k] == 1:
+            found[k] = step
+        step = found[k] * max(size[k], 1)
+    return tuple(found)
 
 
 def _layout(value: Tensor) -> Layout:
@@ -421,7 +434,7 @@ def _layout(value: Tensor) -> Layout:
                 tuple(expression(s) for s in stride),
                 expression(offset),
             )
-    return size, tuple(stride), offset
+    return size, canonical(size, tuple(stride)), offset
 
 
 def geometry_of(value: Tensor) -> Geometry:

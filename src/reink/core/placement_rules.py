@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place, layout_of, view_value
+from reink.core.aliasing import Place, canonical, layout_of, view_value
 from reink.core.opinfo import facts_of, positional
 from reink.core.program import BaseView, ViewStep
 
@@ -53,7 +53,7 @@ def _select(base: Place, step: ViewStep) -> Place | None:
     size = base.size[:dim] + base.size[dim + 1 :]
     stride = base.stride[:dim] + base.stride[dim + 1 :]
     offset = base.offset + index * base.stride[dim] * base.dtype.itemsize
-    return base.at(step, size, stride, offset, base.dtype, base.bits)
+    return base.at(step, size, canonical(size, stride), offset, base.dtype, base.bits)
 
 
 def _slice(base: Place, step: ViewStep) -> Place | None:
@@ -67,7 +67,7 @@ def _slice(base: Place, step: ViewStep) -> Place | None:
     size = (*base.size[:dim], count, *base.size[dim + 1 :])
     strides = (*base.stride[:dim], base.stride[dim] * stride, *base.stride[dim + 1 :])
     offset = base.offset + start * base.stride[dim] * base.dtype.itemsize
-    return base.at(step, size, strides, offset, base.dtype, base.bits)
+    return base.at(step, size, canonical(size, strides), offset, base.dtype, base.bits)
 
 
 def _strided(base: Place, step: ViewStep) -> Place | None:
@@ -76,7 +76,8 @@ def _strided(base: Place, step: ViewStep) -> Place | None:
         return None
     if not all(type(n) is int for n in (*size, *stride)):
         return None
-    return base.at(step, tuple(size), tuple(stride), base.offset, base.dtype, base.bits)
+    strides = canonical(tuple(size), tuple(stride))
+    return base.at(step, tuple(size), strides, base.offset, base.dtype, base.bits)
 
 
 _RULES = {"aten.select.int": _select, "aten.slice.Tensor": _slice, "aten.as_strided.default": _strided}

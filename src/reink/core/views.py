@@ -308,7 +308,7 @@ def _as_slice(base: Place, place: Place) -> ViewStep | None:
         return None
     dim = changed[0]
     start, left = divmod(place.offset, base.stride[dim] * base.dtype.itemsize)
-    step, uneven = divmod(place.stride[dim], base.stride[dim])
+    step, uneven = divmod(place.stride[dim], base.stride[dim]) if place.size[dim] > 1 else (1, 0)
     end = start + (place.size[dim] - 1) * step + 1
     if left or uneven or step < 1 or start < 0 or place.size[dim] < 1 or end > base.size[dim]:
         return None

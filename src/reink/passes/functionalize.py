@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, SymbolFacts, layout_of, may_overlap
+from reink.core.aliasing import Buffer, Place, SymbolFacts, canonical, layout_of, may_overlap
 from reink.core.emitting import GraphEmitter, TwinLayouts
 from reink.core.ledger import Ledger, Record, ignore
 from reink.core.opinfo import Kind, OpFacts, facts_of, positional
@@ -156,7 +156,7 @@ class _Functionalizer:
         root = self.values[node] = self._new_buffer("fresh", copy, value).root
         offset = _storage_offset(node) - layout_of(base.meta["val"])[2]
         moved = offset * root.dtype.itemsize
-        shape = tuple(size), tuple(stride)  # type: ignore[arg-type]
+        shape = tuple(size), canonical(tuple(size), tuple(stride))  # type: ignore[arg-type]
         described = strided_place(Place(root.buffer, *shape, moved, root.dtype, root.bits, None, None))
         if parent.buffer.kind == "input":
             self.offset_sensitive[parent.buffer.input_index] = layout_of(parent.buffer.root.value)[2]
