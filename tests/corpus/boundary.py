@@ -388,3 +388,22 @@ def strides_of_one_element_through_as_strided(x: Tensor) -> tuple[Tensor, Tensor
     same = one.as_strided((1,), (1,))
     same.mul_(2)
     return one.t(), same
+
+
+def _turned_over_one_memory() -> tuple[Tensor, Tensor, Tensor]:
+    x = counting(3, 2, dtype=torch.complex64) * (1 + 2j)
+    return x, x.conj().imag, x.conj()[1:]
+
+
+@program("overlapping_inputs_with_lazy_bits", _turned_over_one_memory)
+def overlapping_inputs_with_lazy_bits(x: Tensor, part: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
+    x.add_(part.sum())
+    turned.mul_(2j)
+    part[0].add_(1)
+    return part * 2, turned + x[1:]
+
+
+@program("product_of_flags_kept_in_a_flag", lambda: (counting(6) > 2,))
+def product_of_flags_kept_in_a_flag(x: Tensor) -> Tensor:
+    x.copy_(x * 3)
+    return ~x

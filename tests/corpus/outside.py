@@ -40,6 +40,12 @@ def gradient_through_a_write(leaf: Tensor) -> tuple[Tensor, Tensor]:
     return y, aside
 
 
+@program("random_numbers_beside_a_weight", lambda: _trained(counting(4)), grad_mode="grad", handed_over=True)
+def random_numbers_beside_a_weight(leaf: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    noise[1:].bernoulli_()
+    return (leaf * 2).sum(), noise * 1
+
+
 @program("gradient_through_views", _trained, grad_mode="grad", handed_over=True, zero_extra=False)
 def gradient_through_views(leaf: Tensor) -> Tensor:
     grid = torch.zeros(3, 4)

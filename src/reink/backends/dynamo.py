@@ -34,6 +34,11 @@ HANDED_OVER = frozenset({"subgraph-mutation", "needs-gradient", "tensor-subclass
 # What Dynamo answers by splitting the graph, unless fullgraph is asked for.
 GRAPH_BREAKS = (DataDependentOutputException, DynamicOutputShapeException)
 
+# The methods that fill a tensor with random numbers.
+RANDOM_WRITES = frozenset(
+    {"bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_"}
+)
+
 Sink = Callable[[Variants], None]
 
 
@@ -76,13 +81,17 @@ def compile_graph(
 def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: ReinkError) -> Callable[..., Any]:
     """The graph under the stock pipeline; `reason` is raised where stock refuses as well.
 
-    Stock takes the way in which inputs overlap for fixed, and gets some ways wrong: where inputs overlap, the graph
-    runs as the user wrote it.
+    Stock takes the way in which inputs overlap for fixed, and gets some ways wrong; and of random numbers written in
+    place it makes others than eager. Where either happens, the graph runs as the user wrote it.
     """
     log.info("handed to the stock pipeline (aot_eager): %s [%s]", reason.what, reason.code)
-    if reason.code != "tensor-subclass" and _overlap(inputs):
-        log.info("inputs overlap: the captured program runs as it stands")
-        return module.forward
+    if reason.code != "tensor-subclass":
+        if _overlap(inputs):
+            log.info("inputs overlap: the captured program runs as it stands")
+            return module.forward
+        if _writes_random_numbers(module):
+            log.info("random numbers are written in place: the captured program runs as it stands")
+            return module.forward
     try:
         run: Callable[..., Any] = stock_backend("aot_eager")(module, list(inputs))
     except Exception as error:
@@ -98,6 +107,12 @@ def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: Re
         return module.forward(*args) if _overlap(args) else run(*args)
 
     return refusing if reason.code == "tensor-subclass" else choosing
+
+
+def _writes_random_numbers(module: torch.fx.GraphModule) -> bool:
+    """Whether the graph fills a tensor with random numbers in place."""
+    names = (getattr(n.target, "__name__", n.target) for n in module.graph.nodes)
+    return any(str(name).removeprefix("Tensor.") in RANDOM_WRITES for name in names)
 
 
 def _overlap(inputs: Sequence[Any]) -> bool:

@@ -22,13 +22,18 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Input number `input` inside a cluster: `offset` bytes after the start of the base."""
+    """Input number `input` inside a cluster: `offset` bytes after the start of the base.
+
+    `is_conj` and `is_neg` are its lazy bits: what its bytes mean.
+    """
 
     input: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+    is_conj: bool = False
+    is_neg: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +189,8 @@ def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int]) -> Clu
 def _placed(tensor: Tensor, position: int, start: int) -> Member:
     """The input as a member of a cluster that begins at address `start`."""
     offset = address_of(tensor)[1] - start
-    return Member(position, tuple(tensor.size()), tensor.stride(), offset, tensor.dtype)
+    bits = tensor.is_conj(), tensor.is_neg()
+    return Member(position, tuple(tensor.size()), tensor.stride(), offset, tensor.dtype, *bits)
 
 
 def behind(position: int, pattern: AliasPattern, count: int) -> set[int]:
@@ -246,7 +252,10 @@ def _member(base: Tensor, member: Member, cluster: Cluster) -> Tensor:
     part = base[start : start + reach * member.dtype.itemsize // cluster.dtype.itemsize]
     if member.dtype != cluster.dtype:
         part = part.view(member.dtype)
-    return part.as_strided(member.size, member.stride)
+    part = part.as_strided(member.size, member.stride)
+    if member.is_conj:
+        part = part.conj()
+    return part._neg_view() if member.is_neg else part
 
 
 def fake_inputs(inputs: Sequence[Any], mode: FakeTensorMode, offsets: Mapping[int, int] = _NOTHING) -> list[Any]:

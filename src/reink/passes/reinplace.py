@@ -253,7 +253,7 @@ class _Reinplacer:
             return False
         if stride == place.stride and dtype is place.dtype:
             return True
-        return all(u in chain.exempt for u in node.users)
+        return torch.can_cast(dtype, place.dtype) and all(u in chain.exempt for u in node.users)
 
     def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
         """Whether another operand lies in the written place, other than element for element."""
