@@ -48,6 +48,8 @@ def _moved_tensor(tensor: Tensor, device: str, storages: dict[int, Any]) -> Tens
         storages[key] = held.to(device).untyped_storage()
     new = torch.empty(0, dtype=tensor.dtype, device=device)
     new = new.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
+    new = new.conj() if tensor.is_conj() else new
+    new = new._neg_view() if tensor.is_neg() else new
     return new.requires_grad_(tensor.requires_grad)
 
 
