@@ -245,6 +245,11 @@ class _Functionalizer:
         described = strided_place(probe)
         if described is None or not _inside(root, probe):
             raise outside_input(node, parent.buffer)
+        if described.key() in parent.buffer.places:  # the flat memory itself, which has strides of its own
+            return described
+        if described.step is not None and described.step.op == "aten.as_strided.default":
+            # the very strides, also of dims of one element: layouts of results may follow them
+            described.step = ViewStep(described.step.op, (list(size), [int(s) for s in value.stride()]))
         described.value = value
         parent.buffer.places[described.key()] = described
         return described
