@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from support.library import LONG
 from support.operator_database import full_name, operators, run, trials
 
-LONG = bool(os.environ.get("REINK_LONG"))
 # Of each dozen entries one is tried, another one each time that the database changes its order.
 STRIDE = 1 if LONG else 12
 # Always tried: each was wrong once, or is easy to get wrong.

@@ -12,7 +12,7 @@ import torch.fx
 
 from reink.backends.dynamo import compile_graph
 from reink.backends.runtime import Variants
-from reink.core.boundary import AliasPattern, alias_pattern, has_one_storage, note_writes, pack
+from reink.core.boundary import AliasPattern, Watched, has_one_storage, note_writes, pack
 from reink.core.epilogue import with_epilogue
 from reink.core.printing import program_text
 from reink.core.program import MutationSignature, Program
@@ -21,7 +21,7 @@ from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.capture import Source, capture_callable, source_of_callable
 from reink.passes.functionalize import functionalize as functionalize_program
-from reink.pipeline import Compiled, begin, complete, reaching, without_collection, written_inputs
+from reink.pipeline import Compiled, begin, complete, reaching, without_collection
 from reink.report import Report
 
 _TORCH_COMPILE = ("dynamic", "fullgraph", "disable")
@@ -81,10 +81,9 @@ class Functionalized:
     ) -> None:
         """`build` makes the program for a way in which the inputs share memory."""
         self._source, self._build = source, build
-        apart, first, self._whole = reaching(build, source.inputs)
-        self._written = written_inputs(apart, first, len(source.inputs))
+        apart, first, self._watched = reaching(build, source.inputs, lambda program: program)
         self._dynamic, self._constants = _has_symbols(apart), _constants(apart)
-        pattern = alias_pattern(source.inputs, self._written, self._whole)
+        pattern = self._watched.pattern(source.inputs)
         program = apart if pattern == first else build(pattern)
         complete = with_epilogue(program)
         self.program = complete if keep_input_mutations else program
@@ -101,7 +100,7 @@ class Functionalized:
             raise _other_inputs("the module has other parameters and buffers than when it was traced")
         for name, made_for, given in zip(self._source.names, self._source.inputs, inputs, strict=True):
             self._expect(name, made_for, given)
-        pattern = alias_pattern(inputs, self._written, self._whole)
+        pattern = self._watched.pattern(inputs)
         return run_flat(self._for(pattern), inputs, pattern)
 
     def _expect(self, name: str, made_for: Any, given: Any) -> None:
@@ -206,8 +205,8 @@ class CompiledFunction:
     Called, it behaves like the original. `compiled` holds every step, and `run` takes another program in its place.
     """
 
-    def __init__(self, source: Source, compiled: Compiled, pattern: AliasPattern, whole: frozenset[int]) -> None:
-        self._source, self._pattern, self._whole, self.compiled = source, pattern, whole, compiled
+    def __init__(self, source: Source, compiled: Compiled, pattern: AliasPattern, watched: Watched) -> None:
+        self._source, self._pattern, self._watched, self.compiled = source, pattern, watched, compiled
 
     def __call__(self, *args: Any) -> Any:
         return self.run(self.compiled.runs, args)
@@ -215,10 +214,8 @@ class CompiledFunction:
     def run(self, program: Program, args: Sequence[Any]) -> Any:
         """Run `program`, which takes the same inputs, on `args`."""
         leaves = [*pytree.tree_leaves((tuple(args), {})), *self._source.held()]
-        if self._whole:
-            written = {p for c in self._pattern for p in c.written}
-            if alias_pattern(leaves, sorted(written), self._whole) != self._pattern:
-                raise _other_inputs("the storage around an input is laid out in another way")
+        if self._watched.whole and self._watched.pattern(leaves) != self._pattern:
+            raise _other_inputs("the storage around an input is laid out in another way")
         return run_flat(program, leaves, self._pattern)
 
 
@@ -241,20 +238,19 @@ def compile_function(
 
 def _compile_source(
     source: Source, options: Options, dynamic: bool = False, dice: random.Random | None = None
-) -> tuple[Compiled, AliasPattern, frozenset[int]]:
-    """Compiled for the example inputs, how those share memory, and of which of them the whole storage counts."""
+) -> tuple[Compiled, AliasPattern, Watched]:
+    """Compiled for the example inputs, how those share memory, and which of them decide that."""
 
     def build(pattern: AliasPattern) -> Compiled:
         return begin(capture_callable(source, pattern, dynamic=dynamic), options, source.label)
 
     with without_collection():
-        compiled, first, whole = reaching(build, source.inputs)
-        written = written_inputs(compiled.functional, first, len(source.inputs))
-        pattern = alias_pattern(source.inputs, written, whole)
+        compiled, first, watched = reaching(build, source.inputs, lambda begun: begun.functional)
+        pattern = watched.pattern(source.inputs)
         if pattern != first:
             compiled = build(pattern)
         complete(compiled, dice)
-    return compiled, pattern, whole
+    return compiled, pattern, watched
 
 
 def explain(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, **given: Any) -> Report:

@@ -16,7 +16,7 @@ import torch.fx
 
 from reink.check import check_form, check_ownership
 from reink.core.aliasing import Buffer
-from reink.core.boundary import AliasPattern, alias_pattern, behind
+from reink.core.boundary import AliasPattern, Watched, alias_pattern, behind
 from reink.core.epilogue import with_epilogue
 from reink.core.plan import Choice, Plan
 from reink.core.printing import program_text, type_text
@@ -79,29 +79,27 @@ class Compiled:
 
 
 def reaching(
-    build: Callable[[AliasPattern], Built], inputs: Sequence[Any]
-) -> tuple[Built, AliasPattern, frozenset[int]]:
+    build: Callable[[AliasPattern], Built], inputs: Sequence[Any], pure: Callable[[Built], Program]
+) -> tuple[Built, AliasPattern, Watched]:
     """`build` for inputs that share nothing; where the program looks beyond an input, for a base that is its storage.
 
-    Returns what was built, for which pattern, and the inputs of which the whole storage counts. Raises ReinkError.
+    Returns what was built, for which pattern, and which inputs to watch; `pure` gives the functional program of what
+    was built. Raises ReinkError.
     """
     pattern: AliasPattern = ()
     whole: frozenset[int] = frozenset()
     while True:
         try:
-            return build(pattern), pattern, whole
+            built = build(pattern)
+            break
         except OutsideInput as error:
             looked_beyond = behind(error.input, pattern, len(inputs)) if error.input >= 0 else set()
             if looked_beyond <= whole or not all(_has_storage(inputs[i]) for i in looked_beyond):
                 raise
             whole |= looked_beyond
             pattern = alias_pattern(inputs, (), whole)
-
-
-def written_inputs(functional: Program, pattern: AliasPattern, count: int) -> tuple[int, ...]:
-    """The positions among the user's `count` inputs that a program made for `pattern` writes."""
-    written = functional.signature.mutated_inputs
-    return tuple(sorted({p for k in written for p in behind(k, pattern, count)}))
+    written = {p for k in pure(built).signature.mutated_inputs for p in behind(k, pattern, len(inputs))}
+    return built, pattern, Watched(tuple(sorted(written)), whole)
 
 
 def _has_storage(value: Any) -> bool:

@@ -59,7 +59,7 @@ PARTS_OF_A_PASS = {
         "reink.passes.outputs",
         "reink.passes.refusals",
     },
-    "reink.passes.metadata": {"reink.passes.refusals"},
+    "reink.passes.metadata": {"reink.passes.outputs", "reink.passes.refusals"},
     "reink.passes.mutable_calls": {"reink.passes.refusals"},
 }
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from reink.core.aliasing import extent_of, layout_of
-from reink.core.boundary import AliasPattern, address_of, alias_pattern, behind, has_one_storage, note_writes, pack
+from reink.core.boundary import AliasPattern, address_of, behind, has_one_storage, note_writes, pack
 from reink.core.torch_internals import FakeTensor, forward_of
-from reink.pipeline import Compiled, complete, reaching, without_collection, written_inputs
+from reink.pipeline import Compiled, complete, reaching, without_collection
 from reink.report import amount
 
 Tensor = torch.Tensor
@@ -37,13 +37,14 @@ class Variants:
         self._build, self._captured = build, captured
         self.compiled: list[Compiled] = []
         self._variants: dict[Any, Callable[..., Any]] = {}
-        self._apart, self._first, self.whole = reaching(lambda pattern: build(pattern, ()), inputs)
-        functional, count = self._apart.functional, len(inputs)
-        self._count = count
-        self.written = written_inputs(functional, self._first, count)
-        sensitive = functional.signature.offset_sensitive
+        self._apart, self._first, self.inputs = reaching(
+            lambda pattern: build(pattern, ()), inputs, lambda begun: begun.functional
+        )
+        self._count = len(inputs)
         self._offsets = tuple(
-            (p, offset) for k, offset in sensitive for p in behind(k, self._first, count) - self.whole
+            (p, offset)
+            for k, offset in self._apart.functional.signature.offset_sensitive
+            for p in behind(k, self._first, self._count) - self.inputs.whole
         )
         self.sensitive = tuple(p for p, _ in self._offsets)
         self.watched = self._watch(inputs)
@@ -55,7 +56,7 @@ class Variants:
 
     def _watch(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs whose addresses decide: every tensor when one is written and there is another to overlap with."""
-        if not self.written and not self.sensitive and not self.whole:
+        if not self.inputs.written and not self.sensitive and not self.inputs.whole:
             return ()
         return tuple(i for i, v in enumerate(inputs) if isinstance(v, Tensor))
 
@@ -68,13 +69,13 @@ class Variants:
     @property
     def _always_alike(self) -> bool:
         """One tensor of fixed strides can only overlap with itself, and Dynamo guards on those strides."""
-        if len(self.watched) != 1 or self.sensitive or self.whole or self._last is None:
+        if len(self.watched) != 1 or self.sensitive or self.inputs.whole or self._last is None:
             return False
         value = self._apart.captured.placeholders()[self.watched[0]].meta.get("val")
         return isinstance(value, Tensor) and not extent_of(*layout_of(value)[:2]).symbolic
 
     def _checked(self) -> Callable[..., Any]:
-        watched, numbers, whole = self.watched, self._numbers, sorted(self.whole)
+        watched, numbers, whole = self.watched, self._numbers, sorted(self.inputs.whole)
         where: Callable[[Tensor], Any] = Tensor.data_ptr if self._have_addresses else address_of
 
         def call(*args: Any) -> Any:
@@ -99,7 +100,7 @@ class Variants:
 
     def choose(self, args: Sequence[Any]) -> Callable[..., Any]:
         """The variant for the way these inputs share memory; compiled when it is new."""
-        pattern = alias_pattern(args, self.written, self.whole) if self.written or self.whole else ()
+        pattern = self.inputs.pattern(args)
         offsets = tuple((i, args[i].storage_offset()) for i in self.sensitive)
         if pattern and not has_one_storage(args, pattern):
             log.info("inputs share memory across storages: the captured program runs as it stands")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry
+from reink.check.geometry import Geometry, same_strides
 from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory
 from reink.check.operands import Operands, is_strided
 from reink.check.roles import MAIN, PROOFS, RULES, Interpreter
@@ -247,8 +247,7 @@ class _Ownership:
 
     def _same_layout(self, k: int, found: Geometry, value: Tensor) -> None:
         expected = self.memory.geometries.root(value)
-        pairs = zip(expected.size, expected.stride, found.stride, strict=True)
-        if any(n > 1 and a != b for n, a, b in pairs) and not expected.is_empty:
+        if not expected.is_empty and not same_strides(expected, found):
             raise Refuted(f"result {k} has strides {found.stride} where eager has {expected.stride}")
 
     def _group_member(self, k: int, spec: OutputSpec, memory: Memory) -> None:

@@ -75,6 +75,19 @@ def alias_pattern(inputs: Sequence[Any], written: Sequence[int], whole: Set[int]
     return tuple(sorted(clusters, key=lambda c: c.members[0].input))
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The inputs that decide how a program has to be compiled: those that it writes, and those of which it looks at
+    all of the storage."""
+
+    written: tuple[int, ...]
+    whole: frozenset[int]
+
+    def pattern(self, inputs: Sequence[Any]) -> AliasPattern:
+        """How these inputs share memory."""
+        return alias_pattern(inputs, self.written, self.whole)
+
+
 def address_of(tensor: Tensor) -> tuple[Any, int]:
     """The memory in which `tensor` lies, and the byte there of its first element.
 

@@ -150,8 +150,7 @@ def written_arguments(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> l
     facts = facts_of(op)
     found: list[tuple[str, Any]] = []
     for position in hidden_writes(facts, tuple(args), kwargs):
-        name = facts.parameters[position].name
-        value = args[position] if position < len(args) else kwargs.get(name)
+        name, value = facts.parameters[position].name, facts.parameters[position].given(args, kwargs)
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
             found.extend((f"{name}[{k}]", v) for k, v in enumerate(value) if v is not None)
         elif value is not None and _may_be_tensor(facts, position):

@@ -7,7 +7,7 @@ write every tensor that it is given.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -48,6 +48,10 @@ class Parameter:
     alias: frozenset[str]
     default: Any
 
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a call gives for it; None if nothing."""
+        return args[self.position] if self.position < len(args) else kwargs.get(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
@@ -74,6 +78,12 @@ class OpFacts:
     looks_at_shape: bool = False
     window: str = ""
     note: str = ""
+
+    def each_result(self, value: Any) -> tuple[Any, ...]:
+        """What a call returned, one for each result of the schema."""
+        if len(self.result_aliases) > 1 and isinstance(value, (list, tuple)):
+            return tuple(value)
+        return (value,) * min(len(self.result_aliases), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +348,7 @@ def hidden_writes(facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any])
     if entry is None:
         return facts.written
     names, condition = entry
-    values = {p.name: args[p.position] if p.position < len(args) else kwargs.get(p.name) for p in facts.parameters}
+    values = {p.name: p.given(args, kwargs) for p in facts.parameters}
     if condition and not values[condition]:
         return facts.written
     return tuple(p.position for p in facts.parameters if p.name in names and values[p.name] is not None)

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place, view_value
+from reink.core.aliasing import Buffer, Place, layout_of, view_value
 from reink.core.opinfo import WINDOWS
 from reink.core.program import ViewStep
 from reink.core.torch_internals import OpOverload, operator_named
 
 Node = torch.fx.Node
+Tensor = torch.Tensor
 aten = torch.ops.aten
 
 # Looked up once: reading an operator of torch.ops runs Python code.
@@ -279,6 +280,42 @@ def strided_place(place: Place) -> Place | None:
         if changed & bit:
             found = Place(buffer, *geometry, found.bits ^ bit, found, ViewStep(view))
     return found
+
+
+def place_by_geometry(buffer: Buffer, value: Tensor, bits: int) -> Place | None:
+    """The place of a tensor in `buffer` that is traced as `value`, by layout alone; None where the base has not all
+    of it.
+
+    Offsets of traced values count from the start of the storage. The place of an empty tensor has none that could be
+    counted from.
+    """
+    root, (size, stride, start) = buffer.root, layout_of(value)
+    offset = start * value.element_size() - layout_of(root.value)[2] * root.value.element_size()
+    probe = Place(buffer, size, stride, offset, value.dtype, bits, None, None)
+    known = buffer.places.get(probe.key())
+    if known is not None:
+        return known
+    described = strided_place(probe)
+    if described is None or not lies_in(root, probe):
+        return None
+    if described.key() in buffer.places:  # the flat memory itself, which has strides of its own
+        return described
+    if described.step is not None and described.step.op == "aten.as_strided.default":
+        # the very strides, also of dims of one element: layouts of results may follow them
+        described.step = ViewStep(described.step.op, (list(size), [int(s) for s in value.stride()]))
+    described.value = value
+    buffer.places[described.key()] = described
+    return described
+
+
+def lies_in(root: Place, probe: Place) -> bool:
+    """Whether the base, without a gap, has every byte that `probe` may reach."""
+    outer, inner = root.hull(), probe.hull()
+    if outer is None or inner is None:
+        return False
+    if not probe.extent.elements:
+        return True
+    return outer[0] <= inner[0] and inner[1] <= outer[1] and root.byte_count() == outer[1] - outer[0]
 
 
 def single_step(place: Place) -> ViewStep | None:

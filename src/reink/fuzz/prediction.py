@@ -39,7 +39,7 @@ class _Predictions(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        before = pytree.tree_map_only(Tensor, _described, (args, kwargs))
+        before = pytree.tree_map_only(Tensor, _Description, (args, kwargs))
         result = func(*args, **kwargs)
         if not self.found and not func._schema.is_mutable:
             self._compare(func, before, result)
@@ -73,10 +73,6 @@ class _Description:
         made = torch.empty((self.count,), dtype=self.dtype).as_strided(self.size, self.stride, self.offset)
         made = made.conj() if self.is_conj else made
         return made._neg_view() if self.is_neg else made
-
-
-def _described(tensor: Tensor) -> _Description:
-    return _Description(tensor)
 
 
 def _layouts(result: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -21,7 +21,15 @@ from reink.core.opinfo import Kind, OpFacts, facts_of, positional
 from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep
 from reink.core.torch_internals import detect_fake_mode, graph_module, input_nodes
 from reink.core.values import Pending, Values
-from reink.core.views import list_view_steps, needs_layout, single_step, strided_place, with_write_back
+from reink.core.views import (
+    lies_in,
+    list_view_steps,
+    needs_layout,
+    place_by_geometry,
+    single_step,
+    strided_place,
+    with_write_back,
+)
 from reink.errors import ReinkError
 from reink.passes.metadata import MetadataChanges
 from reink.passes.mutable_calls import MutableCalls
@@ -160,7 +168,7 @@ class _Functionalizer:
         described = strided_place(Place(root.buffer, *shape, moved, root.dtype, root.bits, None, None))
         if parent.buffer.kind == "input":
             self.offset_sensitive[parent.buffer.input_index] = layout_of(parent.buffer.root.value)[2]
-        if described is None or root.stride != parent.stride or not _inside(root, described):
+        if described is None or root.stride != parent.stride or not lies_in(root, described):
             raise outside_input(node, parent.buffer)
         self.ledger.write(described, self.values.read(source))
 
@@ -201,11 +209,12 @@ class _Functionalizer:
         if facts.name.startswith("aten.squeeze"):
             refuse_unknown_squeeze(node, facts)
         step = ViewStep(facts.name, tuple(self.values.read_all(positional(facts, node, 1))))
-        place = parent.child(step, base.meta["val"], node.meta["val"])
-        self.values[node] = place if place.depth <= LONGEST_CHAIN else self._shortened(place)
+        self.values[node] = self._shortened(parent.child(step, base.meta["val"], node.meta["val"]))
 
     def _shortened(self, place: Place) -> Place:
-        """`place` by a shorter chain, if there is one."""
+        """`place` by a shorter chain, if its own is long and there is one."""
+        if place.depth <= LONGEST_CHAIN:
+            return place
         step = single_step(place)
         shorter: Place | None
         if step is not None:
@@ -228,30 +237,13 @@ class _Functionalizer:
         return shorter
 
     def _strided(self, node: Node, parent: Place) -> Place:
-        """`as_strided`, made relative: an explicit offset counts from the start of the whole storage.
-
-        So do the offsets of the traced values; the place of an empty tensor has none that could be counted from.
-        """
-        facts = facts_of(node.target)
-        args, value, root = positional(facts, node, 1), node.meta["val"], parent.buffer.root
-        size, stride, start = layout_of(value)
-        offset = start * value.element_size() - layout_of(root.value)[2] * root.value.element_size()
-        probe = Place(parent.buffer, size, stride, offset, value.dtype, parent.bits, None, None)
-        known = parent.buffer.places.get(probe.key())
-        if len(args) > 2 and args[2] is not None and parent.buffer.kind == "input":
-            self.offset_sensitive[parent.buffer.input_index] = layout_of(root.value)[2]
-        if known is not None:
-            return known
-        described = strided_place(probe)
-        if described is None or not _inside(root, probe):
-            raise outside_input(node, parent.buffer)
-        if described.key() in parent.buffer.places:  # the flat memory itself, which has strides of its own
-            return described
-        if described.step is not None and described.step.op == "aten.as_strided.default":
-            # the very strides, also of dims of one element: layouts of results may follow them
-            described.step = ViewStep(described.step.op, (list(size), [int(s) for s in value.stride()]))
-        described.value = value
-        parent.buffer.places[described.key()] = described
+        """`as_strided`, made relative: an explicit offset counts from the start of the whole storage."""
+        args, buffer = positional(facts_of(node.target), node, 1), parent.buffer
+        if len(args) > 2 and args[2] is not None and buffer.kind == "input":
+            self.offset_sensitive[buffer.input_index] = layout_of(buffer.root.value)[2]
+        described = place_by_geometry(buffer, node.meta["val"], parent.bits)
+        if described is None:
+            raise outside_input(node, buffer)
         return described
 
     def _view_list(self, node: Node, facts: OpFacts) -> None:
@@ -264,7 +256,7 @@ class _Functionalizer:
             raise unknown_alias(node, facts)
         parent_value = node.args[0].meta["val"]  # type: ignore[union-attr]
         places = [parent.child(step, parent_value, value) for step, value in zip(steps, values, strict=True)]
-        self.values[node] = tuple(p if p.depth <= LONGEST_CHAIN else self._shortened(p) for p in places)
+        self.values[node] = tuple(map(self._shortened, places))
 
     def _number(self, function: Any, a: Any, b: Any) -> Any:
         """`a + b` or `a * b` (`function` is torch.add or torch.mul); a node when one of them is symbolic."""
@@ -368,12 +360,11 @@ class _Functionalizer:
     def _call(self, node: Node, facts: OpFacts) -> None:
         """A mutable operator: a v1 or v2 call, each result tied to its argument or to the call."""
         self.metadata.fit_results(node, facts)
-        call, count, value = self.calls.call(node, facts), len(facts.result_aliases), node.meta.get("val")
+        call, values = self.calls.call(node, facts), facts.each_result(node.meta.get("val"))
         refuse_hidden_alias(node, facts)
-        values = value if isinstance(value, (list, tuple)) and count > 1 else (value,)
-        results = tuple(self.calls.result(node, facts, call, k, values[k]) for k in range(count))
+        results = tuple(self.calls.result(node, facts, call, k, value) for k, value in enumerate(values))
         self.values[node] = results
-        if count == 1:
+        if len(results) == 1:
             self.values[node] = self._taken(results[0]) if isinstance(results[0], Pending) else results[0]
 
     def _taken(self, item: Pending) -> Any:
@@ -401,18 +392,6 @@ class _Functionalizer:
             offset_sensitive=tuple(self.offset_sensitive.items()),
             identical=self.program.signature.identical,
         )
-
-
-def _inside(root: Place, probe: Place) -> bool:
-    outer, inner = root.hull(), probe.hull()
-    if outer is None or inner is None:
-        return False
-    if not probe.extent.elements:
-        return True
-    if inner[0] < outer[0] or inner[1] > outer[1]:
-        return False
-    from_gaps = root.byte_count() != outer[1] - outer[0]
-    return not from_gaps
 
 
 def _position(facts: OpFacts, name: str) -> int:

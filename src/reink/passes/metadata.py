@@ -18,7 +18,8 @@ from reink.core.emitting import GraphEmitter
 from reink.core.ledger import Ledger
 from reink.core.opinfo import TURNS_CONJUGATE, Kind, OpFacts, facts_of
 from reink.core.values import Values
-from reink.core.views import strided_place
+from reink.core.views import place_by_geometry
+from reink.passes.outputs import tensor_object
 from reink.passes.refusals import metadata_mutation
 
 Node = torch.fx.Node
@@ -26,8 +27,6 @@ Tensor = torch.Tensor
 
 _NEW_EMPTY = torch.ops.aten.new_empty_strided.default
 _RESIZING = ("aten.resize_.default", "aten.resize_as_.default")
-# What these return is their first operand itself, or an element of it.
-_SAME_OBJECT = (Kind.IN_PLACE, Kind.METADATA, Kind.GETITEM)
 
 NewBuffer = Callable[[str, Node, Tensor], Buffer]
 
@@ -57,7 +56,7 @@ class MetadataChanges:
             return None
         if place.extent.elements == 0 and _is_only(place):
             return self._in_new_memory(place, value)
-        return self._in_old_memory(place, value)
+        return place_by_geometry(place.buffer, value, place.bits)
 
     def fit_results(self, node: Node, facts: OpFacts) -> None:
         """Give each ``out=`` operand of `node` that has no elements the size that the operator will give it.
@@ -67,12 +66,10 @@ class MetadataChanges:
         value = node.meta.get("val")
         if facts.name in TURNS_CONJUGATE and isinstance(value, Tensor) and value.is_complex():
             raise metadata_mutation(node, facts)
-        values = value if isinstance(value, (list, tuple)) and len(facts.result_aliases) > 1 else (value,)
-        for position, result in zip(facts.result_aliases, values, strict=False):
+        for position, result in zip(facts.result_aliases, facts.each_result(value), strict=False):
             if position < 0 or not isinstance(result, Tensor):
                 continue
-            name = facts.parameters[position].name
-            argument = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+            argument = facts.parameters[position].given(node.args, node.kwargs)
             place = self._values.place(argument)
             if place is None or place.extent.elements or place.extent.symbolic or not result.numel():
                 continue
@@ -85,26 +82,13 @@ class MetadataChanges:
         node = self._emitter.emit(_NEW_EMPTY, (old, list(size), list(stride)), value, {"dtype": value.dtype})
         return self._new_buffer("fresh", node, value).root
 
-    def _in_old_memory(self, place: Place, value: Tensor) -> Place | None:
-        """Other sizes for memory that is large enough; what the tensor held stays where it was."""
-        size, stride, _ = layout_of(value)
-        buffer = place.buffer
-        probe = Place(buffer, size, stride, place.offset, place.dtype, place.bits, None, None)
-        have, want = buffer.root.hull(), probe.hull()
-        if have is None or want is None or want[1] > have[1] or buffer.root.byte_count() != have[1] - have[0]:
-            return None
-        known = buffer.places.get(probe.key()) or strided_place(probe)
-        if known is not None:
-            known.suggest_value(value)
-            buffer.places.setdefault(known.key(), known)
-        return known
-
     def _is_given(self, node: Any) -> bool:
         """Whether a value may be the very object that is an input or a constant, and no new tensor over its memory."""
         place = self._values[node]
         if type(place) is Place and place.buffer.kind == "fresh":
             return False
-        while node.op == "call_function" and facts_of(node.target).kind in _SAME_OBJECT:
+        node = tensor_object(node)
+        if node.op == "call_function" and facts_of(node.target).kind is Kind.GETITEM:
             node = node.args[0]
         return node.op != "call_function" or facts_of(node.target).kind not in (Kind.VIEW, Kind.VIEW_LIST)
 

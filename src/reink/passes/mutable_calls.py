@@ -49,8 +49,7 @@ class MutableCalls:
         position = facts.result_aliases[k]
         if position < 0:
             return Pending(call, k, value)
-        parameter = facts.parameters[position]
-        argument = node.args[position] if position < len(node.args) else node.kwargs.get(parameter.name)
+        argument = facts.parameters[position].given(node.args, node.kwargs)
         if isinstance(argument, (list, tuple)) and isinstance(value, (list, tuple)):
             return tuple(self._values.place(a) for a in argument)
         place = self._values.place(argument)
@@ -154,10 +153,10 @@ class _Shown:
 
 def _own_values(node: Node, facts: OpFacts) -> tuple[Any, ...]:
     """The fake values of the results, None for those that are an argument."""
-    value, aliases = node.meta.get("val"), facts.result_aliases
+    aliases = facts.result_aliases
     if not aliases:
         return ()
-    values = value if isinstance(value, (list, tuple)) and len(aliases) > 1 else (value,) * min(len(aliases), 1)
+    values = facts.each_result(node.meta.get("val"))
     return tuple(None if a >= 0 else v for a, v in zip(aliases, values, strict=True))
 
 

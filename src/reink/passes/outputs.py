@@ -68,12 +68,10 @@ def tensor_object(node: Node) -> Node:
     """The node whose tensor object `node` is: an in-place operator returns the very tensor that it wrote."""
     while node.op == "call_function":
         facts = facts_of(node.target)
-        aliases = facts.result_aliases[:1] if facts.kind in (Kind.IN_PLACE, Kind.CALL) else ()
+        aliases = facts.result_aliases[:1] if facts.kind in (Kind.IN_PLACE, Kind.METADATA, Kind.CALL) else ()
         if not aliases or aliases[0] < 0:
             break
-        parameter = facts.parameters[aliases[0]]
-        by_position = parameter.position < len(node.args)
-        argument = node.args[parameter.position] if by_position else node.kwargs.get(parameter.name)
+        argument = facts.parameters[aliases[0]].given(node.args, node.kwargs)
         if not isinstance(argument, Node):
             break
         node = argument

@@ -19,6 +19,7 @@ from reink.errors import ReinkError
 from reink.judge import poisoned, whole_storage
 from reink.verification.answer import Audit
 from reink.verification.copies import copy_tensors, is_plain
+from reink.verification.variants import has_memory_for_each
 
 # Bytes before and after each storage; a multiple of the largest element.
 GUARD = 64
@@ -123,8 +124,7 @@ def _bytes_of(tensor: Tensor, count: int) -> Tensor:
 
 def _aliases(facts: OpFacts, results: Any, named: list[tuple[str, Tensor]]) -> Iterator[str]:
     """Results whose memory is not what the schema says."""
-    values = results if isinstance(results, (tuple, list)) and len(facts.result_aliases) > 1 else (results,)
-    for k, (position, value) in enumerate(zip(facts.result_aliases, values, strict=False)):
+    for k, (position, value) in enumerate(zip(facts.result_aliases, facts.each_result(results), strict=False)):
         whose = facts.parameters[position].name if position >= 0 else ""
         for result in pytree.tree_leaves(value):
             if not isinstance(result, Tensor) or not result.numel():
@@ -152,15 +152,13 @@ def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any], moved: bool) -> Ar
 
 def _may_move(tensor: Tensor) -> bool:
     """Whether other values are as good: numbers that are no positions, each in memory of its own."""
-    apart = all(s != 0 or n < 2 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-    return apart and (tensor.is_floating_point() or tensor.is_complex())
+    return has_memory_for_each(tensor) and (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _named_tensors(facts: OpFacts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """Every tensor among the arguments, with the name of its parameter."""
     for parameter in facts.parameters:
-        value = args[parameter.position] if parameter.position < len(args) else kwargs.get(parameter.name)
-        for leaf in pytree.tree_leaves(value):
+        for leaf in pytree.tree_leaves(parameter.given(args, kwargs)):
             if isinstance(leaf, Tensor):
                 yield parameter.name, leaf
 

@@ -51,7 +51,7 @@ def fresh(leaves: Leaves) -> Leaves:
     """
     drawn = torch.Generator().manual_seed(1)
     for tensor in {id(t): t for t in leaves if is_plain(t)}.values():
-        if _has_memory_for_each(tensor):
+        if has_memory_for_each(tensor):
             with torch.no_grad():
                 values = tensor.detach().flatten().flip(0).view(tensor.shape)
                 if tensor.is_floating_point() or tensor.is_complex():
@@ -61,7 +61,8 @@ def fresh(leaves: Leaves) -> Leaves:
     return leaves
 
 
-def _has_memory_for_each(tensor: Tensor) -> bool:
+def has_memory_for_each(tensor: Tensor) -> bool:
+    """Whether no dim of several elements has stride 0."""
     return all(stride != 0 or size < 2 for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
 
 
