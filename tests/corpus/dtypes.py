@@ -218,3 +218,23 @@ def select_twice_and_assign(x: Tensor, found: Tensor) -> Tensor:
     x[..., 0] += 1
     x[0, :, 1] = x[1, :, 1]
     return x
+
+
+def _one_number_and_its_storage() -> tuple[Tensor, Tensor]:
+    storage = counting(9, dtype=torch.complex64)
+    return storage.as_strided((), (), 0), storage.as_strided((1,), (0,), 0)
+
+
+@program("real_view_of_one_number_with_stride_zero", _one_number_and_its_storage)
+def real_view_of_one_number_with_stride_zero(number: Tensor, same: Tensor) -> Tensor:
+    # a view of another dtype insists on the stride of a dim of one element, which has no meaning
+    torch.view_as_real(same).fill_diagonal_(3)
+    return number
+
+
+@program("wider_view_of_one_row", lambda: (counting(8, dtype=torch.int16).as_strided((1, 4), (3, 1)),))
+def wider_view_of_one_row(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.as_strided((1, 4), (4, 1))
+    y.view(torch.int32).fill_(7)
+    x[:, 1:] += 1
+    return x, torch.view_as_complex(x.float().as_strided((2, 1, 2), (2, 2, 1)))

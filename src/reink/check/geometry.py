@@ -137,7 +137,8 @@ class Geometries:
         """The one geometry of this layout. Strides of dims of one element do not count."""
         size, stride, offset = layout
         if 1 in size:
-            stride = tuple([s if n != 1 else 0 for n, s in zip(size, stride, strict=True)])
+            stride = _meaningful(size, stride)
+            layout = size, stride, offset
         if 0 in size:
             stride, offset = (), 0
         key = (dtype, bits, size, stride, offset)
@@ -228,6 +229,15 @@ class Geometries:
         if found is None:
             found = self._inside[key] = _inside(a, b)
         return found
+
+
+def _meaningful(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """`stride` with that of dims of one element as in a row-major tensor, where views of another dtype accept it."""
+    strides, step = [], 1
+    for count, own in zip(reversed(size), reversed(stride), strict=True):
+        strides.append(step if count == 1 else own)
+        step = strides[-1] * max(count, 1)
+    return tuple(strides[::-1])
 
 
 def same_strides(a: Geometry, b: Geometry) -> bool:

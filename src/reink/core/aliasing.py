@@ -38,6 +38,8 @@ Tensor = torch.Tensor
 Key = tuple[Any, ...]
 Layout = tuple[tuple[Any, ...], tuple[Any, ...], Any]
 Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype, int, "Extent"]
+# Views that insist on strides which have no meaning: those of dims of one element.
+PARTICULAR_VIEWS = frozenset({"aten.view.dtype", "aten.view_as_real.default", "aten.view_as_complex.default"})
 # Geometries remembered at most.
 MOST_EXTENTS = 65_536
 
@@ -178,11 +180,12 @@ class Place:
         """
         _, _, before, parent_dtype, parent_bits, _ = geometry_of(parent_value)
         size, stride, offset, dtype, bits, extent = geometry_of(value)
+        maker = self.regular() if step.op in PARTICULAR_VIEWS else self
         if dtype is self.dtype:
             moved = (offset - before) * dtype.itemsize if offset is not before else 0
         else:
             moved = offset * dtype.itemsize - before * parent_dtype.itemsize
-        found = self.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits, extent)
+        found = maker.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits, extent)
         if found._value is None:
             found._value = value
         return found
@@ -203,6 +206,13 @@ class Place:
         if found is None:
             found = buffer.places[key] = Place(buffer, size, stride, offset, dtype, bits, self, step, extent)
         return found
+
+    def regular(self) -> Place:
+        """This view, with `canonical` strides even where its value has others: what `PARTICULAR_VIEWS` ask for."""
+        if 1 not in self.size or self.is_symbolic() or tuple(self.value.stride()) == self.stride:
+            return self
+        step = ViewStep("aten.as_strided.default", (list(self.size), list(self.stride)))
+        return Place(self.buffer, self.size, self.stride, self.offset, self.dtype, self.bits, self, step, self.extent)
 
     @property
     def value(self) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, bits_of, layout_of
+from reink.core.aliasing import PARTICULAR_VIEWS, Buffer, Place, bits_of, layout_of
 from reink.core.calls import CALLS, auto_functionalized, written_arguments
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import Form, Program, ViewStep, tensors_in
@@ -271,7 +271,7 @@ class _Cleaner:
                 earlier = self._earlier_item(node)
             elif role is _COPY:
                 earlier = self._earlier_copy(node)
-            if earlier is not None and _offsets_agree(node, earlier):
+            if earlier is not None and _views_agree(node, earlier):
                 self._count_views(node, earlier)
                 node.replace_all_uses_with(earlier)
 
@@ -400,15 +400,25 @@ class _Cleaner:
         return found
 
 
-def _offsets_agree(node: Node, earlier: Node) -> bool:
-    """Whether views of `node` can become views of `earlier`: their place is read from two noted offsets."""
+def _views_agree(node: Node, earlier: Node) -> bool:
+    """Whether views of `node` can become views of `earlier`.
+
+    Their place is read from two noted offsets, and some insist on the strides of dims of one element.
+    """
     before, after = node.meta.get("val"), earlier.meta.get("val")
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return True
-    if layout_of(before)[2] == layout_of(after)[2]:
+    size, _, offset = layout_of(before)
+    same_place, plain = offset == layout_of(after)[2], 1 not in size or before.stride() == after.stride()
+    if same_place and plain:
         return True
-    roles = {_role_of(u.target) for u in node.users if u.op == "call_function"}
-    return roles.isdisjoint((_Role.VIEW, _Role.PARTS))
+    for user in node.users:
+        role = _role_of(user.target) if user.op == "call_function" else _OTHER
+        if not same_place and (role is _VIEW or role is _Role.PARTS):
+            return False
+        if not plain and role is _VIEW and facts_of(user.target).name in PARTICULAR_VIEWS:
+            return False
+    return True
 
 
 def _same_layout(first: Any, second: Any) -> bool:
