@@ -67,7 +67,7 @@ class Compiled:
             report.snapshots.append(_snapshot("lower", self.lowered))
         report.events = [Event(kind, storage, version, node) for kind, storage, version, node in self.events]
         if self.plan is not None and not self.fallback:
-            report.decisions = [_decision(k, c) for k, c in enumerate(self.plan.choices)]
+            report.decisions = [_decision(k, c) for k, c in enumerate(self.plan.every_choice())]
         report.verdicts = list(self.verdicts)
         report.seconds = dict(self.seconds)
         report.fallback = self.fallback
@@ -140,7 +140,7 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     if options.passes:
         compiled.functional_text = program_text(functional)
     for user_pass in options.passes:
-        _run_pass(user_pass, functional)
+        _run_everywhere(user_pass, functional)
     with _timed(compiled, "reinplace"):
         plan = reinplace(functional, reorder=bool(options.passes), dice=dice)
     with _timed(compiled, "lower"):
@@ -148,9 +148,16 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     compiled.plan, compiled.lowered = plan, lowered
     with _timed(compiled, "check"):
         compiled.verdicts.append(check_form(lowered))
-        compiled.verdicts.append(check_ownership(functional, [s.node for s in plan.steps], lowered))
+        compiled.verdicts.extend(_ownership(plan, lowered))
     _choose(compiled)
     _refuse_copies(compiled)
+
+
+def _ownership(plan: Plan, lowered: Program) -> Iterator[Verdict]:
+    """The ownership check of a graph, then of the graphs inside it, which it takes for granted."""
+    yield check_ownership(plan.program, [s.node for s in plan.steps], lowered)
+    for name, inner in plan.subgraphs.items():
+        yield from _ownership(inner, lowered.subgraphs[name])
 
 
 def _recorder(compiled: Compiled) -> Callable[[str, Buffer, int, str], None]:
@@ -191,6 +198,13 @@ def _require(verdict: Verdict, step: str) -> None:
             why="; ".join(verdict.details),
             do="report this as a bug of reink, with the program",
         )
+
+
+def _run_everywhere(user_pass: Callable[[Any], None], functional: Program) -> None:
+    """One of the user's passes on the pure graph, and on the graphs inside it."""
+    for inner in functional.subgraphs.values():
+        _run_everywhere(user_pass, inner)
+    _run_pass(user_pass, functional)
 
 
 def _run_pass(user_pass: Callable[[Any], None], functional: Program) -> None:

@@ -17,6 +17,7 @@ _KINDS = (
     "dynamic",
     "foreach",
     "metadata",
+    "control_flow",
     "outside",
 )
 

@@ -58,9 +58,11 @@ PARTS_OF_A_PASS = {
         "reink.passes.mutable_calls",
         "reink.passes.outputs",
         "reink.passes.refusals",
+        "reink.passes.subgraphs",
     },
     "reink.passes.metadata": {"reink.passes.outputs", "reink.passes.refusals"},
     "reink.passes.mutable_calls": {"reink.passes.refusals"},
+    "reink.passes.subgraphs": {"reink.passes.refusals"},
 }
 
 STANDARD_LIBRARY_ONLY = {"errors", "report"}

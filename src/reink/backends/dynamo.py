@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 log = logging.getLogger("reink")
 
 # What reink does not do itself yet and the stock pipeline may: the graph is handed over, with one INFO line.
-HANDED_OVER = frozenset({"subgraph-mutation", "needs-gradient", "tensor-subclass"})
+HANDED_OVER = frozenset({"subgraph-alias", "subgraph-mutation", "needs-gradient", "tensor-subclass"})
 
 # What Dynamo answers by splitting the graph, unless fullgraph is asked for.
 GRAPH_BREAKS = (DataDependentOutputException, DynamicOutputShapeException)

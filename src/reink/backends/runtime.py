@@ -146,7 +146,7 @@ def _are_real(inputs: Sequence[Any]) -> bool:
 def _log(compiled: Compiled) -> None:
     if not log.isEnabledFor(logging.INFO) or compiled.plan is None:
         return
-    choices = compiled.plan.choices
+    choices = compiled.plan.every_choice()
     copied = sum(c.bytes or 0 for c in choices)
     kept = sum(1 for c in choices if c.bytes == 0)
     log.info("%s: %d writes, %d in place, %s cloned", compiled.name, len(choices), kept, amount(copied))

@@ -27,6 +27,8 @@ def check_form(program: Program) -> Verdict:
     found = _order(program) or _arity(program)
     if not found and program.form is Form.FUNCTIONAL:
         found = _writes(program)
+    for inner_name, inner in program.subgraphs.items():
+        found.extend(f"in {inner_name}: {fault}" for fault in check_form(inner).details)
     return Verdict(name, not found, tuple(found))
 
 

@@ -48,7 +48,8 @@ def check_ownership(functional: Program, order: Sequence[Node], lowered: Program
     """Prove that `lowered` computes what `functional` says, each result in the memory it belongs in.
 
     `order` lists the pure nodes in the order in which they are carried out. Symbolic sizes are checked at
-    their hints. Fails, never raises: also on a program that it cannot follow.
+    their hints. Graphs that calls run are taken for granted: each has a proof of its own. Fails, never raises: also on
+    a program that it cannot follow.
     """
     try:
         _Ownership(functional, order, lowered).run()
@@ -72,7 +73,7 @@ class _Ownership:
         self.due: list[Node] = []
         self.views: set[Node] = set()
         self.memory = SymbolicMemory(self._last_uses(), self.views, writable)
-        self.tensors = Interpreter(self.memory, self._results_by_node())
+        self.tensors = Interpreter(self.memory, self._results_by_node(), functional)
         self.inputs: list[Buffer | None] = []
         self.carried_out: set[Node] = set()
         self.effects: list[Node] = []

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry, size_of
+from reink.check.geometry import Geometry, same_strides, size_of
 from reink.check.memory import Buffer, Fact, Memory, Refuted, SymbolicMemory, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
 from reink.core.calls import CALLS, V2_CALLS, result_count
 from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
+from reink.core.program import Program
+from reink.core.subgraphs import FunctionalCall, functional_call, subgraph_call
 from reink.core.torch_internals import OpOverload
 
 Node = torch.fx.Node
@@ -51,11 +53,14 @@ def is_scatter(node: Node) -> bool:
 
 
 class Interpreter(Reader):
-    """Runs lowered nodes over symbolic memory. `returned` lists the pure results that a lowered result is."""
+    """Runs lowered nodes over symbolic memory, for those of the pure `program`.
 
-    def __init__(self, memory: SymbolicMemory, returned: dict[Node, list[Node]]) -> None:
+    `returned` lists the pure results that a lowered result is.
+    """
+
+    def __init__(self, memory: SymbolicMemory, returned: dict[Node, list[Node]], program: Program) -> None:
         super().__init__(memory)
-        self.returned = returned
+        self.returned, self.program = returned, program
         self.parts: dict[tuple[Node, Any], Memory] = {}
 
     def _run(self, node: Node, pure: Node) -> None:
@@ -175,6 +180,10 @@ class Interpreter(Reader):
 
     def _call(self, node: Node, pure: Node) -> None:
         """A mutable operator on the memory itself."""
+        known = functional_call(self.program, pure)
+        if known is not None:
+            self._call_subgraph(node, pure, known)
+            return
         wrapped, is_v2 = pure.args, pure.target in V2_CALLS
         op = wrapped[0]
         if (not is_v2 and pure.target not in CALLS) or node.target is not op or not isinstance(op, OpOverload):
@@ -187,10 +196,7 @@ class Interpreter(Reader):
         for k in written:
             self.memory.write(found.memories[k][0], node)
         count = len(facts.result_aliases)
-        asked: dict[Any, list[Node]] = {}
-        for user in pure.users:
-            if user.target is operator.getitem:
-                asked.setdefault(user.args[1], []).append(user)
+        asked = _asked(pure)
         if is_v2:
             homes = found.homes
         else:
@@ -201,6 +207,31 @@ class Interpreter(Reader):
                     self.memory.hold(value, memory)
         if count == 1 and 0 in asked:
             self._call_result(node, asked[0])
+
+    def _call_subgraph(self, node: Node, pure: Node, known: FunctionalCall) -> None:
+        """A call that runs graphs of its own. Each is proven by itself, for operands laid out as in the pure call."""
+        given, expected = subgraph_call(node), known.call
+        alike = node.target is pure.target and not node.kwargs
+        if given is None or not alike or len(given.carried) != len(expected.carried):
+            raise Refuted(f"{named(node)} is not {named(pure)}")
+        self.agree_all(expected.head, given.head, Operands(node))
+        if [g.target for g in given.graphs] != [g.target for g in expected.graphs]:
+            raise Refuted(f"{named(node)} runs other graphs than {named(pure)}")
+        found, first = Operands(node), len(expected.carried)
+        self.agree_all((*expected.carried, *known.bases, *expected.shared), given.operands, found)
+        for (memory, _), value in zip(found.memories, found.values, strict=True):
+            if value is not None and not same_strides(self.geometries.root(value.meta["val"]), memory.geometry):
+                raise Refuted(f"{named(node)} is given {value.name} with strides {memory.geometry.stride}")
+        written = [self.memory_of(given.operands[first + k], node) for k in range(len(known.bases))]
+        for k, memory in enumerate(written):
+            if sum(m is memory for m, _ in found.memories) > 1:
+                raise Refuted(f"{named(node)} is given {memory} twice and writes it")
+            for other, _ in found.memories:
+                if other is not memory:
+                    self.refuse_overlap(node, memory, other)
+            self.memory.write(memory, node)
+            for value in _asked(pure).get(known.count + k, ()):
+                self.memory.hold(value, memory)
 
     def _written_operands(self, node: Node, pure: Node, facts: OpFacts, found: Operands) -> list[int]:
         """Check every operand; the numbers of those that the call writes."""
@@ -251,7 +282,9 @@ class Interpreter(Reader):
         if call.meta.get("reink_of") is not pure or call.meta.get("reink_role") != "call":
             raise Refuted(f"{named(node)} is no result of {named(pure)}")
         values = [u for u in pure.users if u.target is operator.getitem and u.args[1] == node.args[1]]
-        if not values or node.args[1] >= result_count(pure.args[0]):  # type: ignore[operator]
+        known = functional_call(self.program, pure)
+        count = known.count if known is not None else result_count(pure.args[0])
+        if not values or node.args[1] >= count:  # type: ignore[operator]
             raise Refuted(f"{named(node)} is a result that nobody asked for")
         value = values[0].meta.get("val")
         if is_strided(value):
@@ -388,6 +421,15 @@ class Interpreter(Reader):
                 self.memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
         if pure not in self.memory.where:
             self.memory.notes[pure] = f"{source.name} is nowhere in the size and dtype of {pure.name}"
+
+
+def _asked(call: Node) -> dict[Any, list[Node]]:
+    """The nodes that take a result of a pure call, by its number."""
+    found: dict[Any, list[Node]] = {}
+    for user in call.users:
+        if user.target is operator.getitem:
+            found.setdefault(user.args[1], []).append(user)
+    return found
 
 
 # What a node does by its role. Raises Refuted if it does not carry that out.

@@ -9,6 +9,7 @@ Offsets are relative to the buffer's base, never to the storage that the base ma
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -180,12 +181,11 @@ class Place:
         """
         _, _, before, parent_dtype, parent_bits, _ = geometry_of(parent_value)
         size, stride, offset, dtype, bits, extent = geometry_of(value)
-        maker = self.regular() if step.op in PARTICULAR_VIEWS else self
         if dtype is self.dtype:
             moved = (offset - before) * dtype.itemsize if offset is not before else 0
         else:
             moved = offset * dtype.itemsize - before * parent_dtype.itemsize
-        found = maker.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits, extent)
+        found = self.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits, extent)
         if found._value is None:
             found._value = value
         return found
@@ -204,7 +204,18 @@ class Place:
         buffer, key = self.buffer, (size, stride, offset, dtype, bits)
         found = buffer.places.get(key)
         if found is None:
-            found = buffer.places[key] = Place(buffer, size, stride, offset, dtype, bits, self, step, extent)
+            parent = self.regular() if step.op in PARTICULAR_VIEWS else self
+            found = buffer.places[key] = Place(buffer, size, stride, offset, dtype, bits, parent, step, extent)
+        return found
+
+    def replanted(self, root: Place, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Place:
+        """This view of another base, `root`, with the layout of its own; `change` says what step arguments become."""
+        if self.parent is None or self.step is None:
+            return root
+        parent = self.parent.replanted(root, change)
+        step = ViewStep(self.step.op, change(self.step.args))
+        found = parent.at(step, self.size, self.stride, self.offset, self.dtype, self.bits, self.extent)
+        found.suggest_value(self.value)
         return found
 
     def regular(self) -> Place:

@@ -42,7 +42,9 @@ def with_epilogue(functional: Program) -> Program:
     graph.output(tuple(outputs))
     _drop_dead_views(graph)
     module = graph_module(functional.module, graph)
-    return Program(module, Form.INPLACE, replace(signature, epilogue_in_graph=True), functional.out_spec)
+    return replace(
+        functional, module=module, form=Form.INPLACE, signature=replace(signature, epilogue_in_graph=True), bare=False
+    )
 
 
 def _detach_sources(graph: torch.fx.Graph, results: list[Any], signature: Any, placeholders: list[Node]) -> None:

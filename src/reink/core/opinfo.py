@@ -31,7 +31,7 @@ class Kind(Enum):
     IN_PLACE = "in-place"
     CALL = "mutable call"
     METADATA = "metadata mutation"
-    REGION = "control flow"
+    SUBGRAPH = "control flow"
     GETITEM = "getitem"
     PYTHON = "python"
 
@@ -156,23 +156,6 @@ LOOKING_ONLY = frozenset(
     }
 )
 
-REGIONS = frozenset(
-    {
-        "cond",
-        "while_loop",
-        "scan",
-        "associative_scan",
-        "map_impl",
-        "invoke_subgraph",
-        "wrap",
-        "wrap_with_set_grad_enabled",
-        "wrap_activation_checkpoint",
-        "tag_activation_checkpoint",
-        "hints_wrapper",
-        "triton_kernel_wrapper_mutation",
-    }
-)
-
 # Functional writes of a part of a tensor, and the view that names the part.
 WINDOWS = {
     "aten.select_scatter.default": "aten.select.int",
@@ -206,7 +189,7 @@ def _learn(target: Any) -> OpFacts:
     if target is operator.getitem:
         return OpFacts("getitem", Kind.GETITEM)
     if isinstance(target, HigherOrderOperator):
-        return OpFacts(target.name(), Kind.REGION, ordered=True)
+        return OpFacts(target.name(), Kind.SUBGRAPH, ordered=True)
     if not isinstance(target, OpOverload):
         return OpFacts(operator_name(target), Kind.PYTHON)
     return _learn_operator(target)

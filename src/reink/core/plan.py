@@ -83,7 +83,8 @@ class Choice:
 @dataclass(slots=True)
 class Plan:
     """The re-inplaced form of `program`. `inputs` and `constants` are the places of what exists before;
-    `final` are copies made for results, and `results` the place of each result that is a tensor of its own."""
+    `final` are copies made for results, and `results` the place of each result that is a tensor of its own.
+    `subgraphs` are the plans of the graphs that calls of this one run, by name."""
 
     program: Program
     steps: list[Step]
@@ -92,3 +93,8 @@ class Plan:
     choices: list[Choice]
     final: list[Copy] = field(default_factory=list)
     results: dict[int, Any] = field(default_factory=dict)
+    subgraphs: dict[str, Plan] = field(default_factory=dict)
+
+    def every_choice(self) -> list[Choice]:
+        """The choices of this graph, then those of the graphs inside it."""
+        return self.choices + [c for inner in self.subgraphs.values() for c in inner.every_choice()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -40,12 +41,27 @@ def _lines(program: Program, types: bool) -> Iterator[str]:
     placeholders = program.placeholders()
     inputs = ", ".join(_typed(n) if types else n.name for n in placeholders)
     yield f"inputs {inputs}" if inputs else "no inputs"
+    inner: dict[str, Program] = {}
     for node in program.graph.nodes:
-        if node.op == "get_attr":
+        if node.op == "get_attr" and (found := _graph_of(program, str(node.target))) is not None:
+            inner[str(node.target)] = found
+        elif node.op == "get_attr":
             yield f"    {_typed(node) if types else node.name} = constant {node.target}"
         elif node.op == "call_function":
             yield "    " + _line(node, types)
     yield from _boundary(program, placeholders)
+    for name, graph in inner.items():
+        yield f"graph {name}"
+        yield from ("    " + line for line in _lines(graph, types))
+
+
+def _graph_of(program: Program, name: str) -> Program | None:
+    """The graph that a ``get_attr`` node names, if it is one."""
+    known = program.subgraphs.get(name)
+    attribute = attrgetter(name)(program.module)
+    if known is None and isinstance(attribute, torch.fx.GraphModule):
+        return Program(attribute, program.form)
+    return known
 
 
 def _line(node: Node, types: bool) -> str:

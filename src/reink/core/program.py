@@ -111,13 +111,17 @@ class MutationSignature:
 class Program:
     """A graph in a known form. `module` owns the graph and the constants that its ``get_attr`` nodes name.
 
-    `out_spec` is the pytree structure of the user's result (None: a flat tuple).
+    `out_spec` is the pytree structure of the user's result (None: a flat tuple). `subgraphs` are the graphs that calls
+    of this one run, by the name that its ``get_attr`` nodes give them. `bare`: the graph returns its one result itself,
+    not a tuple of it.
     """
 
     module: torch.fx.GraphModule
     form: Form
     signature: MutationSignature = MutationSignature(known=False)
     out_spec: Any = None
+    subgraphs: dict[str, Program] = field(default_factory=dict)
+    bare: bool = False
 
     @property
     def graph(self) -> torch.fx.Graph:

@@ -6,6 +6,7 @@ fails by naming the broken assumption.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -286,9 +287,18 @@ def inner_tensors(value: Tensor) -> list[Tensor]:
     return [t for name in names for t in inner_tensors(getattr(value, name))]
 
 
-def graph_module(owner: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """A module for `graph` with the attributes of `owner`; its Python code is written when it is first needed."""
-    return _LazyGraphModule(owner, graph)
+def graph_module(
+    owner: torch.nn.Module, graph: torch.fx.Graph, attributes: Mapping[str, Any] | None = None
+) -> torch.fx.GraphModule:
+    """A module for `graph` with the attributes of `owner`, and before them `attributes`.
+
+    Its Python code is written when it is first needed.
+    """
+    if not attributes:
+        return _LazyGraphModule(owner, graph)
+    names = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+    found = {n: attributes[n] if n in attributes else operator.attrgetter(n)(owner) for n in names}
+    return _LazyGraphModule(found, graph)
 
 
 def forward_of(module: torch.fx.GraphModule) -> Callable[..., Any]:

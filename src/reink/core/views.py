@@ -267,7 +267,7 @@ def strided_place(place: Place) -> Place | None:
     if place.dtype != base.dtype:
         typed = ViewStep("aten.view.dtype", (place.dtype,))
         length = (reach - start) * item // place.dtype.itemsize
-        flat = flat.regular().at(typed, (length,), (1,), flat.offset, place.dtype, base.bits)
+        flat = flat.at(typed, (length,), (1,), flat.offset, place.dtype, base.bits)
     if flat.key() == place.key():
         return flat
     step = ViewStep("aten.as_strided.default", (list(place.size), list(place.stride)))

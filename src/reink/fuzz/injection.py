@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def copied(lowered: Program) -> Program:
     for new, old in zip(graph.nodes, originals, strict=False):
         new.meta = dict(old.meta)
     module = torch.fx.GraphModule(lowered.module, graph)
-    return Program(module, lowered.form, lowered.signature, lowered.out_spec)
+    return replace(lowered, module=module)
 
 
 # -- the faults --------------------------------------------------------------------------------------------

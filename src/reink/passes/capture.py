@@ -117,10 +117,12 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
         own = len(packed) - len(pattern)
         fakes[:own] = [mode.from_tensor(v) if isinstance(v, Tensor) else v for v in packed[:own]]
     count, specs, same = len(source.inputs), [], list[tuple[int, int]]()
+    # without gradients Dynamo, which captures the graphs of torch.cond, allows them to write
+    tracks = torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in source.inputs)
 
     def flat(*values: Any) -> Any:
         inputs = unpack(values, pattern, count)
-        with _UserLines(), _IndexedWrites():
+        with _UserLines(), _IndexedWrites(), torch.set_grad_enabled(tracks):
             result = source.function(*inputs)
         leaves, out_spec = pytree.tree_flatten(result)
         specs.append(out_spec)
@@ -350,6 +352,8 @@ class _UserLines(TorchFunctionMode):
     """Notes the user's line on every node that is traced while it is active."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # the graphs of torch.cond and its like, which Dynamo makes
+            return func(*args, **(kwargs or {}))
         frame = _user_frame(sys._getframe(1))
         if frame is not None:
             set_stack_trace([_frame_line(frame)])
@@ -363,6 +367,8 @@ class _IndexedWrites(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **(kwargs or {}))
         if func == _SET_DATA:
             raise ReinkError(
                 "metadata-mutation",

@@ -20,6 +20,7 @@ from reink.core.aliasing import PARTICULAR_VIEWS, Buffer, Place, bits_of, layout
 from reink.core.calls import CALLS, auto_functionalized, written_arguments
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.program import Form, Program, ViewStep, tensors_in
+from reink.core.subgraphs import functional_call
 from reink.core.torch_internals import OpOverload
 from reink.core.views import SCATTERS, contiguous_strides
 
@@ -34,6 +35,8 @@ def cleanup(program: Program) -> int:
     Call ``program.module.recompile()`` to run the result: generating code costs more than all of this.
     """
     assert program.form is Form.FUNCTIONAL
+    for inner in program.subgraphs.values():
+        cleanup(inner)
     graph = program.graph
     before = len(graph.nodes)
     kept = frozenset(n for spec in program.signature.outputs for n in tensors_in(spec.steps))
@@ -78,7 +81,7 @@ class _Role(Enum):
     CALL = "a v1 or v2 call"
     COPY = "a copy: goes if nobody could tell"
     EQUAL = "pure, always gives the same: goes if an equal call stands before it"
-    REGION = "control flow: its results may be its operands"
+    SUBGRAPH = "control flow: its results may be its operands"
     OTHER = "stays, whatever stands before it"
 
 
@@ -89,12 +92,12 @@ _BY_KIND = {
     Kind.VIEW: _Role.VIEW,
     Kind.VIEW_LIST: _Role.PARTS,
     Kind.GETITEM: _Role.ITEM,
-    Kind.REGION: _Role.REGION,
+    Kind.SUBGRAPH: _Role.SUBGRAPH,
 }
 
 # Looked up once: reading a member of an Enum runs Python code.
 _VIEW, _WRITE, _CALL, _EQUAL = _Role.VIEW, _Role.WRITE, _Role.CALL, _Role.EQUAL
-_ITEM, _COPY, _REGION, _OTHER = _Role.ITEM, _Role.COPY, _Role.REGION, _Role.OTHER
+_ITEM, _COPY, _SUBGRAPH, _OTHER = _Role.ITEM, _Role.COPY, _Role.SUBGRAPH, _Role.OTHER
 _TAKEN = (_VIEW, _Role.PARTS, _ITEM)
 
 # By identity: hashing an operator runs Python code. The target is kept alive beside its role.
@@ -143,6 +146,7 @@ class _Storages:
     """
 
     def __init__(self, program: Program, calls: list[tuple[Node, _Role]]) -> None:
+        self._program = program
         self._above: dict[Node, Node] = {}
         self._written: set[Node] = set()
         self._returned: set[Node] = set()
@@ -200,9 +204,11 @@ class _Storages:
             self._write(node, _written_by_call(node))
         elif "reink_write" in node.meta:
             self._write_over(first, node)
-        elif role is _REGION:
+        elif role is _SUBGRAPH:
             for used in node.all_input_nodes:
                 self.join(used, node)
+            known = functional_call(self._program, node)
+            self._write(node, known.bases if known is not None else ())
         elif role is _OTHER and facts_of(node.target).written:
             self._write(node, node.all_input_nodes)
 

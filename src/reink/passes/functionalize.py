@@ -39,10 +39,10 @@ from reink.passes.refusals import (
     refuse_hidden_alias,
     refuse_unknown_squeeze,
     refuse_unwritable,
-    refuse_writes_inside,
     unknown_alias,
     where,
 )
+from reink.passes.subgraphs import Bound, Subgraphs, attribute_of
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
@@ -64,8 +64,12 @@ def functionalize(program: Program, *, strategy: str = "v2", record: Record = ig
 
 
 class _Functionalizer:
-    def __init__(self, program: Program, strategy: str, record: Record) -> None:
-        self.program = program
+    """One graph. `inner`: a call inside another graph runs it, and `bound` says, if that is known, what it is given."""
+
+    def __init__(
+        self, program: Program, strategy: str, record: Record, *, inner: bool = False, bound: Bound | None = None
+    ) -> None:
+        self.program, self.strategy, self.inner, self.bound = program, strategy, inner, bound
         self.graph = torch.fx.Graph()
         self.emitter = GraphEmitter(self.graph)
         self.ledger = Ledger(self.emitter, record)
@@ -74,6 +78,9 @@ class _Functionalizer:
         self.values = Values(self.ledger)
         self.calls = MutableCalls(self.emitter, self.ledger, self.values, strategy)
         self.metadata = MetadataChanges(self.emitter, self.ledger, self.values, self._new_buffer)
+        self.subgraphs = Subgraphs(program, self.graph, self.emitter, self.ledger, self.values, self._inner)
+        self.constants: dict[str, Any] = {}
+        self.bare = False
         self.inputs: list[Node] = []
         self.offset_sensitive: dict[int, int] = {}
         self.facts: SymbolFacts | None = None
@@ -81,33 +88,60 @@ class _Functionalizer:
     # -- the walk --------------------------------------------------------------------------------
 
     def run(self) -> Program:
+        if self.bound is not None:
+            self._bind(self.bound)
+        self._walk(self.program.graph)
+        signature = self._output(self.program.output())
+        self.subgraphs.finish()
+        attributes = {**self.constants, **self.subgraphs.modules()}
+        module = graph_module(self.program.module, self.graph, attributes)
+        return Program(module, Form.FUNCTIONAL, signature, self.program.out_spec, self.subgraphs.made, self.bare)
+
+    def _walk(self, graph: torch.fx.Graph) -> None:
         rules = {
             Kind.VIEW: self._view,
             Kind.VIEW_LIST: self._view_list,
             Kind.PURE: self._pure,
             Kind.PYTHON: self._pure,
-            Kind.REGION: self._region,
+            Kind.SUBGRAPH: self._subgraph,
             Kind.IN_PLACE: self._in_place,
             Kind.CALL: self._call,
             Kind.METADATA: self._metadata,
             Kind.GETITEM: self._getitem,
         }
-        signature = MutationSignature()
-        for node in self.program.graph.nodes:
+        for node in graph.nodes:
             self.emitter.stack_trace = node.meta.get("stack_trace")
             if node.op == "call_function":
                 facts = facts_of(node.target)
                 rules[facts.kind](node, facts)
             elif node.op == "placeholder":
-                self._placeholder(node)
+                if node not in self.values:
+                    self._placeholder(node)
             elif node.op == "get_attr":
                 self._constant(node)
-            elif node.op == "output":
-                signature = self._output(node)
-            else:
+            elif node.op != "output":
                 raise ReinkError("not-pure", f"cannot functionalize a {node.op} node: {node.name}", where=where(node))
-        module = graph_module(self.program.module, self.graph)
-        return Program(module, Form.FUNCTIONAL, signature, self.program.out_spec)
+
+    def _inner(self, program: Program, bound: Bound | None) -> Program:
+        """A graph that a call runs, by the same rules."""
+        return _Functionalizer(program, self.strategy, ignore, inner=True, bound=bound).run()
+
+    def _bind(self, bound: Bound) -> None:
+        """Make the inputs that an inner graph is given, and say what its captured inputs are in them."""
+        given: list[Any] = []
+        for name, value in bound.inputs:
+            new = self.graph.placeholder(name)
+            new.meta["val"] = value
+            tensor = isinstance(value, Tensor)
+            given.append(self._new_buffer("input", new, value, len(given)).root if tensor else new)
+            self.inputs.append(new)
+
+        def numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+            mapped: tuple[Any, ...] = torch.fx.map_arg(args, lambda n: given[bound.numbers[n]])
+            return mapped
+
+        for node, (k, place) in zip(self.program.placeholders(), bound.captured, strict=True):
+            self.values[node] = given[k] if place is None else place.replanted(given[k], numbers)
 
     def _placeholder(self, node: Node) -> None:
         new = self.graph.placeholder(node.target if isinstance(node.target, str) else node.name)
@@ -118,7 +152,13 @@ class _Functionalizer:
 
     def _constant(self, node: Node) -> None:
         assert isinstance(node.target, str)
-        new = self.graph.get_attr(node.target)
+        if self.subgraphs.graph_of(node) is not None:
+            return
+        name = node.target
+        if node.graph is not self.program.graph:  # of a graph that became part of this one
+            name = f"{name.replace('.', '_')}_{len(self.constants)}"
+            self.constants[name] = attribute_of(node.graph.owning_module or self.program.module, node.target)
+        new = self.graph.get_attr(name)
         new.meta.update(node.meta)
         self._open(node, new, "constant")
 
@@ -192,11 +232,25 @@ class _Functionalizer:
             self.values[container] = tuple(item if k == index else v for k, v in enumerate(items))  # type: ignore[index]
         self.values[node] = item
 
-    def _region(self, node: Node, facts: OpFacts) -> None:
-        for module in self.program.module.modules():
-            if isinstance(module, torch.fx.GraphModule) and module is not self.program.module:
-                refuse_writes_inside(module, node, facts)
-        self._pure(node, facts)
+    def _subgraph(self, node: Node, facts: OpFacts) -> None:
+        """A call that runs graphs of its own."""
+        inlined = self.subgraphs.inlined(node, facts)
+        if inlined is not None:
+            self._inline(node, *inlined)
+            return
+        results = self.subgraphs.call(node, facts)
+        if results is None:
+            self._pure(node, facts)
+        else:
+            self.values[node] = results
+
+    def _inline(self, node: Node, module: torch.fx.GraphModule, operands: tuple[Any, ...]) -> None:
+        """Walk over a graph that `node` runs once as if it stood here."""
+        inner = Program(module, Form.MUTABLE)
+        for placeholder, operand in zip(inner.placeholders(), operands, strict=True):
+            self.values[placeholder] = self.values[operand] if isinstance(operand, Node) else operand
+        self._walk(module.graph)
+        self.values[node] = tuple([self.values[r] if isinstance(r, Node) else r for r in inner.results()])
 
     def _view(self, node: Node, facts: OpFacts) -> None:
         base: Any = node.args[0]
@@ -384,7 +438,8 @@ class _Functionalizer:
                 mutations.append(InputMutation(buffer.input_index, len(results)))
                 results.append(self.ledger.newest(buffer))
         outputs = output_specs(leaves, values, results, self.ledger)
-        self.graph.output(tuple(results))
+        self.bare = self.inner and len(results) == 1 and not isinstance(returned, (list, tuple))
+        self.graph.output(results[0] if self.bare else tuple(results))
         return MutationSignature(
             inputs=tuple(n.name for n in self.inputs),
             outputs=tuple(outputs),

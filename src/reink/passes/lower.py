@@ -19,6 +19,7 @@ from reink.core.calls import V2_CALLS, map_written, result_count
 from reink.core.opinfo import facts_of
 from reink.core.plan import Action, Copy, Plan, Step
 from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
+from reink.core.subgraphs import FunctionalCall, arguments_of, functional_call
 from reink.core.torch_internals import NodeAppender, graph_module, operator_named
 from reink.core.views import step_operator
 
@@ -57,10 +58,12 @@ class _Lowering:
         self.of = None
         for copy in self.plan.final:
             self._copy(copy)
-        self.graph.output(tuple(self._results()))
-        module = graph_module(self.source.module, self.graph)
+        results = tuple(self._results())
+        self.graph.output(results[0] if self.source.bare else results)
+        inner = {name: lower(plan) for name, plan in self.plan.subgraphs.items()}
+        module = graph_module(self.source.module, self.graph, {name: program.module for name, program in inner.items()})
         signature = replace(self.source.signature, epilogue_in_graph=True)
-        return Program(module, Form.LOWERED, signature, self.source.out_spec)
+        return Program(module, Form.LOWERED, signature, self.source.out_spec, inner, self.source.bare)
 
     def _inputs(self) -> None:
         placeholders = iter(self.plan.inputs)
@@ -200,6 +203,10 @@ class _Lowering:
         )
 
     def _call(self, step: Step) -> None:
+        known = functional_call(self.source, step.node)
+        if known is not None:
+            self._call_subgraph(step, known)
+            return
         op, args, kwargs = step.node.args[:3]
         if step.node.target in V2_CALLS:
             here = iter(step.views)
@@ -209,14 +216,25 @@ class _Lowering:
         args, kwargs = self._with_places(args, here), self._with_places(kwargs, here)
         call = self._emit(op, tuple(args), kwargs, role="call")
         count = result_count(op)
+        self._results_of_call(step, call, count, taken_apart=count > 1)
+
+    def _call_subgraph(self, step: Step, known: FunctionalCall) -> None:
+        """A call that runs graphs of its own, on the places of what they write."""
+        bases = tuple([_Here(place) for place in step.places])
+        args = arguments_of(step.node.target, known.call, bases, in_place=True)
+        call = self._emit(step.node.target, self._with_places(args, iter(())), role="call")
+        self._results_of_call(step, call, known.count, taken_apart=True)
+
+    def _results_of_call(self, step: Step, call: Node, count: int, *, taken_apart: bool) -> None:
+        """The first `count` results of a call, which are values of their own."""
         for result, place in step.defines:
             index = result.args[1]
             if index >= count:  # type: ignore[operator]
                 continue
             new = (
-                call
-                if count == 1
-                else self._emit(operator.getitem, (call, index), value=result.meta.get("val"), role="result")
+                self._emit(operator.getitem, (call, index), value=result.meta.get("val"), role="result")
+                if taken_apart
+                else call
             )
             if place is None:
                 self.values[result] = new

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from reink.core.aliasing import Buffer, Place
-from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.opinfo import OpFacts
 from reink.core.program import source_of
 from reink.core.torch_internals import expression, has_data_dependent_size, storage_key
 from reink.errors import ReinkError
@@ -119,17 +119,23 @@ def refuse_hidden_alias(node: Node, facts: OpFacts) -> None:
         raise unknown_alias(node, facts)
 
 
-def refuse_writes_inside(module: torch.fx.GraphModule, node: Node, facts: OpFacts) -> None:
-    """Refuse a branch or loop body that writes a tensor."""
-    for inner in module.graph.nodes:
-        if inner.op != "call_function":
-            continue
-        known = facts_of(inner.target)
-        if known.written or known.kind in (Kind.CALL, Kind.METADATA):
-            raise ReinkError(
-                "subgraph-mutation",
-                f"cannot functionalize {facts.name}: {known.name} inside it writes a tensor",
-                where=where(inner) if source_of(inner) is not None else where(node),
-                why="writes inside a branch or a loop body are not yet carried out of it",
-                do="return the new value from the branch and write it outside",
-            )
+def subgraph_mutation(node: Node, facts: OpFacts, what: str) -> ReinkError:
+    """A graph of a control-flow operator writes what no result of the call can carry out of it."""
+    return ReinkError(
+        "subgraph-mutation",
+        f"cannot functionalize {facts.name}: a graph inside it writes {what}",
+        where=where(node),
+        why="the call has no result that could bring the new value out",
+        do="return the new value from the graph and write it outside",
+    )
+
+
+def subgraph_alias(node: Node, facts: OpFacts) -> ReinkError:
+    """A graph of a control-flow operator hands memory of its inputs on, and something is written."""
+    return ReinkError(
+        "subgraph-alias",
+        f"cannot functionalize {facts.name}: a graph inside it returns memory of its operands",
+        where=where(node),
+        why="which memory a later write reaches would depend on what happens at run time",
+        do="return a copy from the graph: clone() the result",
+    )

@@ -20,6 +20,7 @@ from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
+from reink.core.subgraphs import FunctionalCall, functional_call
 from reink.passes.needed import REGENERATED, Needed
 from reink.passes.order import in_capture_order
 from reink.passes.placement import Placement, Write
@@ -31,7 +32,7 @@ aten = torch.ops.aten
 
 # Looked up once: reading a member of an Enum, or an operator of torch.ops, runs Python code.
 _COPY = aten.copy.default
-_VIEW, _VIEW_LIST, _GETITEM, _PURE = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PURE
+_VIEW, _VIEW_LIST, _GETITEM, _PURE, _SUBGRAPH = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PURE, Kind.SUBGRAPH
 _NOTHING, _RUN, _IN_PLACE, _CALL = Action.NOTHING, Action.RUN, Action.IN_PLACE, Action.CALL
 
 _FRESH = OutputSpec(OutputKind.FRESH)
@@ -45,7 +46,9 @@ def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | 
     be right, and only costs more.
     """
     assert program.form is Form.FUNCTIONAL
-    return _Reinplacer(program, reorder, dice).run()
+    plan = _Reinplacer(program, reorder, dice).run()
+    plan.subgraphs = {n: reinplace(p, reorder=reorder, dice=dice) for n, p in program.subgraphs.items()}
+    return plan
 
 
 class _Reinplacer:
@@ -136,6 +139,8 @@ class _Reinplacer:
             self._call_v2(node)
         elif node.target is auto_functionalized:
             self._call_v1(node)
+        elif kind is _SUBGRAPH and (known := functional_call(self.program, node)) is not None:
+            self._call_subgraph(node, known)
         else:
             self._run(node)
 
@@ -301,8 +306,17 @@ class _Reinplacer:
     def _call_v1(self, node: Node) -> None:
         op, args, kwargs = node.args
         named = written_arguments(op, args, kwargs)  # type: ignore[arg-type]
-        step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
-        operands = _flat(args, kwargs)
+        self._call_on_values(node, named, _flat(args, kwargs), len(facts_of(op).result_aliases))
+
+    def _call_subgraph(self, node: Node, known: FunctionalCall) -> None:
+        """A call that runs graphs of its own: it writes its bases where they live."""
+        named = [(self.places[b].buffer.name, b) for b in known.bases]
+        operands = _flat((known.call.head, known.call.operands, known.bases), None)
+        self._call_on_values(node, named, operands, known.count)
+
+    def _call_on_values(self, node: Node, named: list[tuple[str, Any]], operands: list[Node], count: int) -> None:
+        """A call that is given written values as they are, and returns their new values from number `count` on."""
+        step, results = Step(node, _CALL), _result_nodes(node)
         homes: list[Place] = []
         taken: list[Place] = []
         plain = dict.fromkeys(operands)
@@ -335,7 +349,7 @@ class _Reinplacer:
         `plain` are the operands that the call must see as they were before it, also where they lie where it writes.
         """
         chain = self.state.write_backs.follow(result, base) if result is not None else NOWHERE
-        choice = self._choice(node, facts_of(node.args[0]).name, name, base)
+        choice = self._choice(node, _called(node).name, name, base)
         clash = bool(others) and any(may_overlap(o, t) for o in others for t in targets)
         home: Place | None = base
         if clash or not self.state.is_free(base, targets, chain):
@@ -438,6 +452,12 @@ def _written_views(op: Any, args: Any, kwargs: Any) -> tuple[dict[int, list[str]
             names.setdefault(value.base, []).append(name)
             written.add(id(value))
     return names, written
+
+
+def _called(node: Node) -> OpFacts:
+    """The operator that a v1 or v2 call wraps, or the one that is called."""
+    facts = facts_of(node.target)
+    return facts if facts.kind is _SUBGRAPH else facts_of(node.args[0])
 
 
 def _result_nodes(call: Node) -> dict[int, Node]:

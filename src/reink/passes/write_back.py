@@ -16,6 +16,7 @@ from reink.core.calls import CALLS, written_arguments
 from reink.core.opinfo import WAITS, Kind, OpFacts, facts_of, positional
 from reink.core.placement_rules import scatter_window
 from reink.core.program import Program, ViewStep
+from reink.core.subgraphs import functional_call
 from reink.core.views import is_whole
 from reink.passes.needed import Needed
 
@@ -170,21 +171,26 @@ def versions_of_inputs(program: Program, facts: dict[Node, OpFacts]) -> dict[Nod
             else:
                 homes[node] = known | home
             known_facts = facts.get(node)
-            node = _previous_version(node, known_facts) if known_facts is not None else None
+            node = _previous_version(program, node, known_facts) if known_facts is not None else None
     return homes
 
 
-def _previous_version(node: Node, facts: OpFacts) -> Any:
+def _previous_version(program: Program, node: Node, facts: OpFacts) -> Any:
     """The older version of the storage that `node` is a version of, through the write that made it."""
     if facts.window or facts.kind is _VIEW or (facts.in_place is not None and node.args):
         return node.args[0]
     if facts.kind is _GETITEM:
-        return _base_of_call(node.args[0], node.args[1])
+        return _base_of_call(program, node.args[0], node.args[1])
     return None
 
 
-def _base_of_call(call: Any, index: Any) -> Any:
-    if not isinstance(call, Node) or call.target not in CALLS:
+def _base_of_call(program: Program, call: Any, index: Any) -> Any:
+    if not isinstance(call, Node):
+        return None
+    known = functional_call(program, call)
+    if known is not None:
+        return known.bases[index - known.count] if index >= known.count else None
+    if call.target not in CALLS:
         return None
     op, args, kwargs, *rest = call.args
     k = index - len(facts_of(op).result_aliases)

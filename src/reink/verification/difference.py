@@ -96,7 +96,7 @@ def lines_that_write(compiled: Sequence[Compiled], name: str) -> tuple[Source, .
     """
     wanted = re.sub(r"\W", "_", name)
     found = {}
-    for choice in (c for one in compiled if one.plan is not None for c in one.plan.choices):
+    for choice in (c for one in compiled if one.plan is not None for c in one.plan.every_choice()):
         source = source_of(choice.node)
         buffer = choice.place.buffer if choice.place is not None else None
         if source is None or buffer is None or buffer.kind != "input":

@@ -1,0 +1,287 @@
+"""Functionalizing calls that run graphs of their own, such as ``cond`` and ``while_loop``. A part of functionalize.
+
+A graph of a call is functionalized like a program of its own. What it writes and did not make becomes a base: the call
+is given the whole storage, each of its graphs takes its views of it, and a new value comes back. So operands that
+share memory share it inside as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Buffer, Place
+from reink.core.emitting import GraphEmitter
+from reink.core.ledger import Ledger
+from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.program import Form, MutationSignature, OutputKind, OutputSpec, Program, tensors_in
+from reink.core.subgraphs import SubgraphCall, arguments_of, subgraph_call, with_new_values
+from reink.core.values import Pending, Values
+from reink.core.views import chain
+from reink.passes.refusals import refuse_unwritable, subgraph_alias, subgraph_mutation
+
+Node = torch.fx.Node
+GraphModule = torch.fx.GraphModule
+
+# Operators that run one graph once, and the position of the first operand.
+RUN_ONCE = {"invoke_subgraph": 2, "wrap": 1}
+
+
+@dataclass(slots=True)
+class Bound:
+    """What an inner graph is given. Not frozen: it is filled while the operands are looked at.
+
+    `inputs`: name and fake value of each input to make; `captured[k]`: which of them captured input k is, and the place
+    in it that it looks at (None: all of it); `numbers`: the inputs that are symbolic sizes of the outer graph.
+    """
+
+    inputs: list[tuple[str, Any]] = field(default_factory=list)
+    captured: list[tuple[int, Place | None]] = field(default_factory=list)
+    numbers: dict[Node, int] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any) -> int:
+        """One more input; its number."""
+        taken = {n for n, _ in self.inputs}
+        self.inputs.append((next(n for n in _numbered(name) if n not in taken), value))
+        return len(self.inputs) - 1
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for k in itertools.count(1):
+        yield f"{name}_{k}"
+
+
+Functionalize = Callable[[Program, Bound | None], Program]
+
+
+class Subgraphs:
+    """The calls of one graph; `functionalize` makes the program of an inner graph pure.
+
+    `made` are the graphs that the calls run from now on, by the names that they have in the functional graph.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: torch.fx.Graph,
+        emitter: GraphEmitter,
+        ledger: Ledger,
+        values: Values,
+        functionalize: Functionalize,
+    ) -> None:
+        self._program, self._graph = program, graph
+        self._emitter, self._ledger, self._values = emitter, ledger, values
+        self._functionalize = functionalize
+        self.made: dict[str, Program] = {}
+        self._untouched: dict[str, GraphModule] = {}
+        self._aliased: list[tuple[Node, OpFacts, list[tuple[Buffer, int]]]] = []
+
+    def modules(self) -> dict[str, GraphModule]:
+        """Every graph that the functional graph names."""
+        return {**self._untouched, **{name: inner.module for name, inner in self.made.items()}}
+
+    def graph_of(self, node: Any) -> GraphModule | None:
+        """The graph that a captured ``get_attr`` node names, if it names one."""
+        if not isinstance(node, Node) or node.op != "get_attr":
+            return None
+        found = attribute_of(node.graph.owning_module or self._program.module, str(node.target))
+        return found if isinstance(found, GraphModule) else None
+
+    def inlined(self, node: Node, facts: OpFacts) -> tuple[GraphModule, tuple[Any, ...]] | None:
+        """The graph and operands of a call that runs one graph once, if it writes them or returns their memory.
+
+        The graph then becomes part of this one. What it does not touch stays a graph, compiled once.
+        """
+        first, module = RUN_ONCE.get(facts.name), self.graph_of(node.args[0])
+        if first is None or module is None:
+            return None
+        signature = self._functionalize(self._captured(node.args[0]), None).signature
+        if not signature.mutations and not any(_shares_memory(spec) for spec in signature.outputs):
+            return None
+        return module, node.args[first:]
+
+    def call(self, node: Node, facts: OpFacts) -> Any:
+        """The results of a call; None for one that is to be kept as it is, of graphs that write nothing."""
+        call = subgraph_call(node)
+        if call is None:
+            self._own_writes(node, facts)
+            return None
+        bases: list[Buffer] = []
+        while True:
+            bound = self._bound(call, bases)
+            inner = [self._functionalize(self._captured(g), bound) for g in call.graphs]
+            found = self._written(node, facts, call, inner, bound, bases)
+            if not found:
+                break
+            bases += found
+        if any(_shares_memory(spec) for i in inner for spec in i.signature.outputs):
+            if bases or any(_writes(self._captured(g).module) for g in call.graphs):
+                raise subgraph_alias(node, facts)
+            self._keep(node, facts, call)
+            return None
+        return self._emit(node, facts, call, inner, bound, bases)
+
+    def finish(self) -> None:
+        """Refuse a program that writes what a graph may have handed on, or what it may have got from a graph."""
+        for node, facts, versions in self._aliased:
+            results = [p.buffer for user in node.users for p in self._values.places(user)]
+            if any(self._ledger.version(b) != v for b, v in versions) or any(self._ledger.version(b) for b in results):
+                raise subgraph_alias(node, facts)
+
+    # -- what the graphs are given ---------------------------------------------------------------
+
+    def _captured(self, node: Any) -> Program:
+        module = self.graph_of(node)
+        assert module is not None
+        return Program(module, Form.MUTABLE, MutationSignature(known=False))
+
+    def _bound(self, call: SubgraphCall, bases: list[Buffer]) -> Bound:
+        bound, values = Bound(), self._values
+        for operand in call.carried:
+            bound.captured.append((bound.add(_name(operand), _fake(operand)), None))
+        first = {b: bound.add(b.name, b.root.value) for b in bases}
+        for operand in call.shared:
+            place = values.place(operand)
+            if place is not None and place.buffer in first:
+                bound.captured.append((first[place.buffer], place))
+            else:
+                bound.captured.append((bound.add(_name(operand), _fake(operand)), None))
+        for _, place in bound.captured:
+            for number in _numbers(place):
+                if number not in bound.numbers:
+                    bound.numbers[number] = bound.add(number.name, number.meta.get("val"))
+        return bound
+
+    def _written(
+        self,
+        node: Node,
+        facts: OpFacts,
+        call: SubgraphCall,
+        inner: Sequence[Program],
+        bound: Bound,
+        bases: list[Buffer],
+    ) -> list[Buffer]:
+        """The storages that the graphs write and that are not among `bases`. Raises ReinkError for what has to stay."""
+        found: list[Buffer] = []
+        for graph, program in zip(call.graphs, inner, strict=True):
+            if program.signature.offset_sensitive:
+                raise subgraph_alias(node, facts)
+            for k in program.signature.mutated_inputs:
+                positions = [p for p, (i, _) in enumerate(bound.captured) if i == k]
+                places = [self._values.place(call.operands[p]) for p in positions]
+                if graph not in call.writers or any(p < len(call.carried) for p in positions):
+                    raise subgraph_mutation(node, facts, "the condition or a carried value of a loop")
+                for place in places:
+                    refuse_unwritable(node, facts, place, by_call=True)
+                    if place is not None and place.buffer not in (*bases, *found):
+                        found.append(place.buffer)
+        carried = [self._values.place(a) for a in call.carried]
+        if any(place is not None and place.buffer in (*bases, *found) for place in carried):
+            raise subgraph_mutation(node, facts, "memory that a carried value of the loop starts in")
+        return found
+
+    # -- the call --------------------------------------------------------------------------------
+
+    def _emit(
+        self,
+        node: Node,
+        facts: OpFacts,
+        call: SubgraphCall,
+        inner: Sequence[Program],
+        bound: Bound,
+        bases: list[Buffer],
+    ) -> Any:
+        """The functional call; each base gets its new value."""
+        first, values = len(call.carried), self._values
+        for graph, program in zip(call.graphs, inner, strict=True):
+            if graph in call.writers:
+                with_new_values(program, first, len(bases))
+        shared = [a for a in call.shared if (p := values.place(a)) is None or p.buffer not in bases]
+        given = SubgraphCall(
+            tuple(values.read_all(call.head)),
+            tuple(self._named(str(g.target), p) for g, p in zip(call.graphs, inner, strict=True)),
+            tuple(values.read_all(call.carried)),
+            (*values.read_all(tuple(shared)), *bound.numbers),
+        )
+        own = tuple(node.meta["val"])
+        args = arguments_of(node.target, given, tuple(self._ledger.newest(b) for b in bases), in_place=False)
+        new = self._emitter.emit(node.target, args, (*own, *(b.root.value for b in bases)))
+        for k, base in enumerate(bases):
+            value = self._emitter.emit(operator.getitem, (new, len(own) + k), base.root.value)
+            self._ledger.bind(base, value)
+        return tuple(Pending(new, k, v) for k, v in enumerate(own))
+
+    def _named(self, name: str, program: Program) -> Node:
+        """A node that names the graph of `program`, by a name of its own."""
+        unique = next(n for n in _numbered(name) if n not in self.made and n not in self._untouched)
+        self.made[unique] = program
+        return self._graph.get_attr(unique)
+
+    # -- graphs that stay as they are ------------------------------------------------------------
+
+    def _own_writes(self, node: Node, facts: OpFacts) -> None:
+        """Graphs of an operator that is not followed: they may write what they made themselves, and nothing else."""
+        for used in node.all_input_nodes:
+            module = self.graph_of(used)
+            if module is None:
+                continue
+            if not _writes(module):
+                self._untouched[str(used.target)] = module
+                self._values[used] = self._graph.get_attr(str(used.target))
+                continue
+            inner = self._functionalize(self._captured(used), None)
+            signature = inner.signature
+            if signature.mutations:
+                raise subgraph_mutation(node, facts, "an operand")
+            if signature.offset_sensitive or any(_shares_memory(spec) for spec in signature.outputs):
+                raise subgraph_alias(node, facts)
+            self._values[used] = self._named(str(used.target), inner)
+
+    def _keep(self, node: Node, facts: OpFacts, call: SubgraphCall) -> None:
+        """Keep the graphs of a call of which a result may be an operand."""
+        places = [p for a in call.operands for p in self._values.places(a)]
+        self._aliased.append((node, facts, [(p.buffer, self._ledger.version(p.buffer)) for p in places]))
+        self._own_writes(node, facts)
+
+
+def attribute_of(module: torch.nn.Module, name: str) -> Any:
+    """The attribute of a module that a ``get_attr`` node names, with its path."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _shares_memory(spec: OutputSpec) -> bool:
+    return spec.kind not in (OutputKind.FRESH, OutputKind.OTHER) or spec.same_as >= 0
+
+
+def _writes(module: GraphModule) -> bool:
+    """Whether a node of a graph, or of one inside it, writes a tensor."""
+    for each in module.modules():
+        if isinstance(each, GraphModule):
+            known = [facts_of(n.target) for n in each.graph.nodes if n.op == "call_function"]
+            if any(f.written or f.kind in (Kind.CALL, Kind.METADATA) for f in known):
+                return True
+    return False
+
+
+def _name(operand: Any) -> str:
+    return operand.name if isinstance(operand, Node) else "number"
+
+
+def _fake(operand: Any) -> Any:
+    return operand.meta.get("val") if isinstance(operand, Node) else operand
+
+
+def _numbers(place: Place | None) -> Iterator[Node]:
+    """The symbolic sizes in the steps from the base to `place`."""
+    for step in chain(place) if place is not None else ():
+        yield from tensors_in(step.args)
