@@ -13,6 +13,7 @@ from corpus.registry import Program
 from support.judge import compare
 from support.library import LONG, compiled, piped
 
+from reink.api import compile_function
 from reink.errors import ReinkError, refusal_in
 from reink.fuzz.shuffle import shuffle_pass
 
@@ -96,6 +97,27 @@ def test_a_reader_that_a_pass_moved_late_is_hoisted() -> None:
     report = fast.compiled.report()  # type: ignore[attr-defined]
     assert report.bytes_cloned == 0
     assert "hoisted" in [d.outcome for d in report.decisions]
+
+
+def _two_sums(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    part = x.t()[1:, 2:].sum()
+    whole = x.sum()
+    x.add_(1)
+    return part, whole
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_view_of_a_saved_value_moves_with_it(seed: int) -> None:
+    """Also when nothing else reads what lies between the two."""
+
+    def sum_last(graph: Graph) -> None:
+        for node in [n for n in graph.nodes if n.target is aten.sum.default]:
+            graph.output_node().prepend(node)
+
+    inputs = (torch.arange(16.0).view(4, 4),)
+    fast = compile_function(_two_sums, inputs, {"passes": (sum_last,)}, dice=random.Random(seed))
+    assert not fast.compiled.fallback
+    compare(_two_sums, lambda: (torch.arange(16.0).view(4, 4),), lambda _: fast)
 
 
 def _writes(graph: Graph) -> None:

@@ -36,6 +36,10 @@ class Draft:
         self.statements: list[Statement] = []
         self._count = 0
 
+    def continue_names(self, other: Draft) -> None:
+        """Give out names after those that `other` gave out."""
+        self._count = max(self._count, other._count)
+
     # -- choosing ------------------------------------------------------------------------------------------
 
     def number(self, least: int, most: int) -> int:
@@ -159,9 +163,9 @@ def evaluate(expression: str, values: dict[str, Tensor]) -> Any:
 
 def run(statement: Statement, values: dict[str, Tensor]) -> bool:
     """Run a statement on the values; whether eager took it, and its results are small tensors."""
-    scope = dict(values)
+    scope: dict[str, Any] = {**GLOBALS, **values}  # one scope: functions inside see the values
     try:
-        exec(statement.text, dict(GLOBALS), scope)
+        exec(statement.text, scope)
     except REFUSALS:
         return False
     made = {name: scope[name] for name in statement.defines}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reink.core.region import reach_of
+from reink.fuzz import control_flow as _control_flow  # noqa: F401  registers its rules
 from reink.fuzz import writes as _writes  # noqa: F401  registers its rules
 from reink.fuzz.draft import REFUSALS, Draft, NoFit, evaluate, is_defined, run
 from reink.fuzz.program import FuzzProgram, Input, Storage
@@ -26,6 +27,7 @@ FEWEST, MOST = 3, 16
 GRADIENTS = 12  # ... tracks gradients, where the run allows it.
 DYNAMIC = 25  # ... is compiled for sizes of any value.
 ODD = 12  # ... has a statement that reink may refuse.
+CONTROL = 10  # ... has a branch or a loop.
 
 
 def generate(seed: int, number: int, *, gradients: bool = False) -> FuzzProgram:
@@ -44,6 +46,8 @@ def _generate(seed: int, number: int, gradients: bool) -> FuzzProgram:
         given = dict(zip((i.name for i in program.inputs), make_inputs(), strict=True))
         draft = Draft(rng, given)
         _fill(draft, WITH_GRADIENTS if tracks else KINDS)
+        if not tracks and random.Random(f"{seed}:{number}:control").randrange(CONTROL) == 0:
+            _control(draft)
     statements = tuple(draft.statements)
     outputs = _outputs(rng, list(draft.values))
     program = replace(program, statements=statements, outputs=outputs, dynamic=rng.randrange(DYNAMIC) == 0)
@@ -57,6 +61,15 @@ def _fill(draft: Draft, kinds: Sequence[Kind]) -> None:
         if len(draft.statements) >= wanted:
             return
         kind: Kind = "odd" if k == odd else draft.rng.choice(kinds)
+        try:
+            draft.add(make(draft, draft.rng.choice(names_of(kind))))
+        except NoFit:
+            continue
+
+
+def _control(draft: Draft) -> None:
+    """A branch or a loop after everything else, and a few statements after it."""
+    for kind in ("control", "write", "read", "view"):
         try:
             draft.add(make(draft, draft.rng.choice(names_of(kind))))
         except NoFit:

@@ -6,6 +6,7 @@ shows in what a back end differs from eager.
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 from collections.abc import Callable
@@ -19,9 +20,29 @@ from reink.fuzz.operators import ops, source_of
 from reink.judge import GradMode
 
 _OPERATOR = re.compile(r"\bops\.(\w+)")
+_CONTROL = re.compile(r"\b(branch|loop)\(")
+
+
+def branch(flag: Tensor, yes: Callable[..., Tensor], no: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    """``torch.cond`` where the program is traced; in eager, which lets no branch write, the branch in Python."""
+    if torch.compiler.is_compiling() or type(flag) is not Tensor:
+        taken: Tensor = torch.cond(flag, yes, no, operands)
+        return taken
+    return yes(*operands) if flag else no(*operands)
+
+
+def loop(goes_on: Callable[..., Tensor], body: Callable[..., Any], *state: Tensor) -> tuple[Tensor, ...]:
+    """``torch.while_loop`` where the program is traced; in eager the loop in Python."""
+    if torch.compiler.is_compiling() or type(state[0]) is not Tensor:
+        last: tuple[Tensor, ...] = torch.while_loop(goes_on, body, state)
+        return last
+    while goes_on(*state):
+        state = body(*state)
+    return state
+
 
 # What the text of a program may name besides its own values.
-GLOBALS: dict[str, Any] = {"torch": torch, "ops": ops}
+GLOBALS: dict[str, Any] = {"torch": torch, "ops": ops, "branch": branch, "loop": loop}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +162,13 @@ class FuzzProgram:
     def file(self, about: str) -> str:
         """A file that needs only PyTorch; run with the name of a back end it prints what differs, and exits 1."""
         operators = source_of(_OPERATOR.findall(self.text()))
+        control = [inspect.getsource(GLOBALS[name]) for name in sorted(set(_CONTROL.findall(self.text())))]
         mode = "contextlib.nullcontext" if self.gradients else "torch.no_grad"
         head = _HEAD.format(about=about.replace('"""', "'''"), seed=self.seed, number=self.number)
         return (
             "\n\n".join(
                 part.strip("\n")
-                for part in (head, operators, self.text(), _TAIL.format(mode=mode, dynamic=self.dynamic))
+                for part in (head, operators, *control, self.text(), _TAIL.format(mode=mode, dynamic=self.dynamic))
                 if part
             )
             + "\n"

@@ -230,8 +230,8 @@ class Placement:
             copy = Copy(place, self._copy_of(value, value.meta["val"], exact=is_dense(place)))
             self._move(copy, value, place, copy.target)
             for view, at in live or []:
-                if view is not value and value in self._ancestors(view):
-                    self._move_view(copy, view, at)
+                if view is not value and is_dense(place) and value in self._ancestors(view):
+                    self._move(copy, view, at, self._taken_again(view, value, copy.target))
             step.before = (*step.before, copy)
             count = place.byte_count()
             choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
@@ -255,10 +255,12 @@ class Placement:
         self.residents.add(value, new)
         copy.moved.append((value, new))
 
-    def _move_view(self, copy: Copy, view: Node, old: Place) -> None:
-        parent = self.places[view.args[0]]  # type: ignore[index]
-        if parent.buffer is copy.target.buffer:
-            self._move(copy, view, old, view_place(parent, view, self.facts[view]))
+    def _taken_again(self, view: Node, base: Node, place: Place) -> Place:
+        """Where `view` lies when `base`, of which it is a view, lies in `place`. What lies between may have no use."""
+        steps = [view, *self._ancestors(view)]
+        for node in reversed(steps[: steps.index(base)]):
+            place = view_place(place, node, self.facts[node])
+        return place
 
     # -- detach ----------------------------------------------------------------------------------
 

@@ -37,18 +37,21 @@ RUN_ONCE = {"invoke_subgraph": 2, "wrap": 1}
 class Bound:
     """What an inner graph is given. Not frozen: it is filled while the operands are looked at.
 
-    `inputs`: name and fake value of each input to make; `captured[k]`: which of them captured input k is, and the place
-    in it that it looks at (None: all of it); `numbers`: the inputs that are symbolic sizes of the outer graph.
+    `inputs`: name and fake value of each input to make; `sources`: what the outer graph gives for it, a place, a node
+    or a number; `captured[k]`: which input captured input k is, and the place in it that it looks at (None: all of it);
+    `numbers`: the inputs that are symbolic sizes of the outer graph.
     """
 
     inputs: list[tuple[str, Any]] = field(default_factory=list)
+    sources: list[Any] = field(default_factory=list)
     captured: list[tuple[int, Place | None]] = field(default_factory=list)
     numbers: dict[Node, int] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any) -> int:
+    def add(self, name: str, value: Any, source: Any) -> int:
         """One more input; its number."""
         taken = {n for n, _ in self.inputs}
         self.inputs.append((next(n for n in _numbered(name) if n not in taken), value))
+        self.sources.append(source)
         return len(self.inputs) - 1
 
 
@@ -145,19 +148,28 @@ class Subgraphs:
     def _bound(self, call: SubgraphCall, bases: list[Buffer]) -> Bound:
         bound, values = Bound(), self._values
         for operand in call.carried:
-            bound.captured.append((bound.add(_name(operand), _fake(operand)), None))
-        first = {b: bound.add(b.name, b.root.value) for b in bases}
+            bound.captured.append((self._add(bound, operand), None))
+        roots = {b: bound.add(b.name, b.root.value, b.root) for b in bases}
         for operand in call.shared:
             place = values.place(operand)
-            if place is not None and place.buffer in first:
-                bound.captured.append((first[place.buffer], place))
-            else:
-                bound.captured.append((bound.add(_name(operand), _fake(operand)), None))
+            if place is None or (place.buffer not in roots and (place.is_root or not place.overlaps_itself())):
+                bound.captured.append((self._add(bound, operand), None))
+                continue
+            # also a view whose elements share memory is taken inside: a copy of it would have other strides
+            buffer = place.buffer
+            if buffer not in roots:
+                roots[buffer] = bound.add(buffer.name, buffer.root.value, buffer.root)
+            bound.captured.append((roots[buffer], place))
         for _, place in bound.captured:
             for number in _numbers(place):
                 if number not in bound.numbers:
-                    bound.numbers[number] = bound.add(number.name, number.meta.get("val"))
+                    bound.numbers[number] = bound.add(number.name, number.meta.get("val"), number)
         return bound
+
+    def _add(self, bound: Bound, operand: Any) -> int:
+        if not isinstance(operand, Node):
+            return bound.add("number", operand, operand)
+        return bound.add(operand.name, operand.meta.get("val"), self._values[operand])
 
     def _written(
         self,
@@ -203,15 +215,15 @@ class Subgraphs:
         for graph, program in zip(call.graphs, inner, strict=True):
             if graph in call.writers:
                 with_new_values(program, first, len(bases))
-        shared = [a for a in call.shared if (p := values.place(a)) is None or p.buffer not in bases]
-        given = SubgraphCall(
+        given = [values.read_value(source) for source in bound.sources]
+        parts = SubgraphCall(
             tuple(values.read_all(call.head)),
             tuple(self._named(str(g.target), p) for g, p in zip(call.graphs, inner, strict=True)),
-            tuple(values.read_all(call.carried)),
-            (*values.read_all(tuple(shared)), *bound.numbers),
+            tuple(given[:first]),
+            tuple(given[first + len(bases) :]),
         )
         own = tuple(node.meta["val"])
-        args = arguments_of(node.target, given, tuple(self._ledger.newest(b) for b in bases), in_place=False)
+        args = arguments_of(node.target, parts, tuple(given[first : first + len(bases)]), in_place=False)
         new = self._emitter.emit(node.target, args, (*own, *(b.root.value for b in bases)))
         for k, base in enumerate(bases):
             value = self._emitter.emit(operator.getitem, (new, len(own) + k), base.root.value)
@@ -271,14 +283,6 @@ def _writes(module: GraphModule) -> bool:
             if any(f.written or f.kind in (Kind.CALL, Kind.METADATA) for f in known):
                 return True
     return False
-
-
-def _name(operand: Any) -> str:
-    return operand.name if isinstance(operand, Node) else "number"
-
-
-def _fake(operand: Any) -> Any:
-    return operand.meta.get("val") if isinstance(operand, Node) else operand
 
 
 def _numbers(place: Place | None) -> Iterator[Node]:
