@@ -88,6 +88,7 @@ def reaching(
     """
     pattern: AliasPattern = ()
     whole: frozenset[int] = frozenset()
+    first: dict[int, OutsideInput] = {}  # it names the input as the user does, not the base
     while True:
         try:
             built = build(pattern)
@@ -95,11 +96,16 @@ def reaching(
         except OutsideInput as error:
             looked_beyond = behind(error.input, pattern, len(inputs)) if error.input >= 0 else set()
             if looked_beyond <= whole or not all(_has_storage(inputs[i]) for i in looked_beyond):
-                raise
+                raise next((first[i] for i in looked_beyond if i in first), error) from None
+            first.update(dict.fromkeys(looked_beyond - whole, error))
             whole |= looked_beyond
             pattern = alias_pattern(inputs, (), whole)
-    written = {p for k in pure(built).signature.mutated_inputs for p in behind(k, pattern, len(inputs))}
-    return built, pattern, Watched(tuple(sorted(written)), whole)
+    signature = pure(built).signature
+    written, reshaped = (
+        {p for k in positions for p in behind(k, pattern, len(inputs))}
+        for positions in (signature.mutated_inputs, signature.reshaped)
+    )
+    return built, pattern, Watched(tuple(sorted(written)), whole, frozenset(reshaped))
 
 
 def _has_storage(value: Any) -> bool:
