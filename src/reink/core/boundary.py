@@ -318,7 +318,7 @@ def unpack(packed: Sequence[Any], pattern: AliasPattern, count: int) -> list[Any
     rest = iter(packed[: count - len(inside)])
     inputs: list[Any] = [None if i in inside else next(rest) for i in range(count)]
     for base, cluster in zip(bases, pattern, strict=True):
-        for member in cluster.members:
+        for member in sorted(cluster.members, key=lambda m: m.input):  # an object before it is the same again
             again = member.same_as >= 0
             inputs[member.input] = inputs[member.same_as] if again else _member(base, member, cluster)
     return inputs

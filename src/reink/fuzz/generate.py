@@ -25,7 +25,8 @@ FEWEST, MOST = 3, 16
 # One program in so many ...
 GRADIENTS = 12  # ... tracks gradients, where the run allows it.
 DYNAMIC = 25  # ... is compiled for sizes of any value.
-ODD = 12  # ... has a statement that reink may refuse.
+# ... has a statement that changes sizes, strides or storage of a tensor object; one that reink may refuse.
+RARE: tuple[tuple[Kind, int], ...] = (("metadata", 6), ("odd", 12))
 
 
 def generate(seed: int, number: int, *, gradients: bool = False) -> FuzzProgram:
@@ -52,11 +53,11 @@ def _generate(seed: int, number: int, gradients: bool) -> FuzzProgram:
 
 def _fill(draft: Draft, kinds: Sequence[Kind]) -> None:
     wanted = draft.number(FEWEST, MOST)
-    odd = wanted // 2 if draft.chance(ODD) else -1
+    rare = {draft.number(0, wanted): kind for kind, one_in in RARE if draft.chance(one_in)}
     for k in range(4 * wanted):
         if len(draft.statements) >= wanted:
             return
-        kind: Kind = "odd" if k == odd else draft.rng.choice(kinds)
+        kind: Kind = rare[k] if k in rare else draft.rng.choice(kinds)
         try:
             draft.add(make(draft, draft.rng.choice(names_of(kind))))
         except NoFit:

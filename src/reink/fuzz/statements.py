@@ -14,7 +14,7 @@ import torch
 from reink.fuzz.draft import Draft, NoFit
 from reink.fuzz.program import Statement
 
-Kind = Literal["view", "read", "write", "custom", "odd"]
+Kind = Literal["view", "read", "write", "custom", "metadata", "odd"]
 Rule = Callable[[Draft, str], Statement]
 
 RULES: dict[str, tuple[Kind, Rule]] = {}

@@ -427,6 +427,8 @@ class _IndexedWrites(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+# Looked up once: reading an operator of torch.ops runs Python code.
+_SET = torch.ops.aten.set_.source_Tensor
 # What a function mode is told of an assignment to ``.data``.
 _SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009  a slot wrapper that type checkers do not know
 
@@ -444,7 +446,7 @@ def _set_data(target: Tensor, value: Tensor, frame: FrameType | None) -> Tensor:
         )
     if line:
         set_stack_trace([line])
-    return target.set_(value)
+    return _SET(target, value)  # type: ignore[no-any-return]
 
 
 def _meaning(tensor: Tensor) -> tuple[Any, ...]:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, layout_of
+from reink.core.aliasing import Buffer, Place, layout_of, view_value
 from reink.core.emitting import GraphEmitter
 from reink.core.ledger import Ledger
 from reink.core.opinfo import TURNS_CONJUGATE, Kind, OpFacts, facts_of
 from reink.core.program import ObjectChange, ViewStep
 from reink.core.values import Values
-from reink.core.views import place_by_geometry, with_write_back
+from reink.core.views import chain, place_by_geometry, with_write_back
 from reink.passes.outputs import tensor_object
 from reink.passes.refusals import given_other_memory, metadata_mutation, outgrown_input
 
@@ -89,7 +89,7 @@ class MetadataChanges:
         """`x.set_(y)`: the name of `x` stands for the place of `y`."""
         other = self._values.place(node.args[1])
         if other is None or other.bits or place.bits or self._is_given(node.args[0]):
-            raise given_other_memory(node, facts)
+            raise given_other_memory(node, facts, tensor_object(node).name)
         return other
 
     def require_views(self, objects: Sequence[Any], changes: Sequence[ObjectChange]) -> None:
@@ -99,10 +99,10 @@ class MetadataChanges:
         """
         for node, change in zip(objects, changes, strict=True):
             place, origin = self._values.place(node), self._values.place(tensor_object(node))
-            if place is None or origin is None or origin.buffer is not place.buffer or place.buffer.kind != "input":
-                raise given_other_memory(node, facts_of(node.target), change.name)
-            if layout_of(place.value)[:2] != layout_of(node.meta["val"])[:2]:
-                raise given_other_memory(node, facts_of(node.target), change.name)
+            own = place is not None and origin is not None and origin.buffer is place.buffer
+            if place is None or not own or place.buffer.kind != "input" or not _ends_as(node.meta["val"], place):
+                last = _last_change(node)
+                raise given_other_memory(last, facts_of(last.target), change.name)
 
     def fit_results(self, node: Node, facts: OpFacts) -> None:
         """Give each ``out=`` operand of `node` that has no elements the size that the operator will give it.
@@ -163,9 +163,29 @@ class MetadataChanges:
         return node.op != "call_function" or facts_of(node.target).kind not in (Kind.VIEW, Kind.VIEW_LIST, Kind.PURE)
 
     def _is_only(self, node: Node, place: Place) -> bool:
-        """Whether nothing but the tensor object `node` looks at the memory of `place`, which is all of it."""
-        if not place.is_root:
-            return False
+        """Whether nothing but the tensor object `node` looks at the memory of `place`, which is all of it.
+
+        What a functional scatter returns lies in a copy of all of the storage of its operand.
+        """
         origin, buffer = tensor_object(node), place.buffer
+        if not place.is_root or facts_of(origin.target).window:
+            return False
         others = (n for n in self._values if tensor_object(n) is not origin)
         return not any(p.buffer is buffer for n in others for p in self._values.places(n))
+
+
+def _ends_as(value: Tensor, place: Place) -> bool:
+    """Whether the views that lead to `place` make what the tensor is in the end; an empty one may begin elsewhere."""
+    found: Tensor = place.buffer.root.value
+    for step in chain(place):
+        found = view_value(found, step)
+    wanted, made = layout_of(value), layout_of(found)
+    return wanted[:2] == made[:2] and (wanted[2] == made[2] or type(made[2]) is not int)
+
+
+def _last_change(node: Node) -> Node:
+    """The last operator that changed the tensor object `node`, past those that only wrote it."""
+    last = node
+    while last.op == "call_function" and facts_of(last.target).kind is Kind.IN_PLACE:
+        last = last.args[0]  # type: ignore[assignment]
+    return last if last.op == "call_function" else node
