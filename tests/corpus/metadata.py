@@ -179,7 +179,7 @@ def strides_of_an_input_changed(x: Tensor, y: Tensor) -> Tensor:
     x.as_strided_((2, 2), (1, 2))
     x.mul_(2)
     y.as_strided_((2, 3), (1, 4), 5)
-    y[0] = 7
+    y[0].fill_(7)
     return x.sum() + y
 
 
@@ -352,5 +352,5 @@ def own_tensor_with_gaps_made_larger(x: Tensor) -> Tensor:
     y = x.new_empty_strided((3, 2), (1, 3))
     y.copy_(x.t())
     y.resize_(8)
-    y[6:] = 0
+    y[6:].zero_()
     return y
