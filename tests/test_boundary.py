@@ -16,8 +16,10 @@ from test_passes import drop_clones
 from torch import Tensor
 
 import reink
+from reink.backends.dynamo import compile_graph
 from reink.core.boundary import alias_pattern, members_of
 from reink.errors import ReinkError
+from reink.options import Options
 
 aten = torch.ops.aten
 
@@ -47,6 +49,13 @@ def test_a_base_takes_in_the_inputs_in_its_gaps() -> None:
     assert members_of(alias_pattern(_in_a_gap(), (0, 1, 2))) == {0, 1, 2}
     apart = torch.zeros(6)
     assert alias_pattern((apart[0::2], apart[1::2]), (0, 1)) == ()
+
+
+def test_a_base_that_begins_at_a_multiple_of_an_element_takes_in_what_lies_there() -> None:
+    """It begins before its first member, and may be copied back as a whole."""
+    storage = torch.zeros(48, dtype=torch.int16)
+    first, second, wide = storage[0], storage[2:20], storage.view(torch.int64)[2:8]
+    assert members_of(alias_pattern((first, second, wide), (0, 2))) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("passes", [(), (_copy_the_base,)], ids=["in place", "copied back"])
@@ -209,3 +218,131 @@ def test_an_operator_that_reads_what_it_writes_is_kept_as_a_call() -> None:
     text = str(reink.functionalize(program, (torch.ones(3, 8)[:, ::2],)))
     assert "mul(x, x)" in text
     assert "auto_functionalized_v2(index_put_" in text
+
+
+# --- inputs whose sizes or strides change ---------------------------------------------------------------
+
+
+class _Graph(torch.nn.Module):
+    """A program of two tensors, to be traced as it is written."""
+
+    def __init__(self, program: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return self.program(x, y)
+
+
+def _turns_one(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x.t_()
+    y.add_(1)
+    return y + 1, x
+
+
+def _turns_there_and_back(x: Tensor, y: Tensor) -> tuple[Tensor]:
+    x.t_()
+    total = y.sum(0)
+    x.t_()
+    return (total,)
+
+
+def _square() -> Tensor:
+    return torch.arange(9.0).view(3, 3)
+
+
+def _apart() -> tuple[Tensor, Tensor]:
+    return _square(), _square()
+
+
+def _one_object() -> tuple[Tensor, Tensor]:
+    x = _square()
+    return x, x
+
+
+def _one_layout() -> tuple[Tensor, Tensor]:
+    x = _square()
+    return x, x.view_as(x)
+
+
+def _overlapping() -> tuple[Tensor, Tensor]:
+    memory = torch.arange(12.0)
+    return memory[:9].view(3, 3), memory[3:].view(3, 3)
+
+
+PAIRS = {"apart": _apart, "one object": _one_object, "one layout": _one_layout, "overlapping": _overlapping}
+
+
+@pytest.mark.parametrize("program", [_turns_one, _turns_there_and_back])
+@pytest.mark.parametrize("first", PAIRS)
+def test_a_graph_tells_one_object_from_two(program: Callable[..., Any], first: str) -> None:
+    """Also between calls at the same addresses: whether two inputs are one object is no matter of memory."""
+    makers = [PAIRS[name] for name in (first, *PAIRS, "one object", "one layout", "one object")]
+
+    def factory(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return compile_graph(torch.fx.symbolic_trace(_Graph(fn)), makers[0](), Options.of({}))
+
+    compare(program, makers[0], factory, calls=makers[1:])
+
+
+@pytest.mark.parametrize("program", [_turns_one, _turns_there_and_back])
+@pytest.mark.parametrize("first", PAIRS)
+def test_a_functionalized_program_tells_one_object_from_two(program: Callable[..., Any], first: str) -> None:
+    compare(program, PAIRS[first], lambda fn: reink.functionalize(fn, PAIRS[first]()), calls=list(PAIRS.values()))
+
+
+def test_a_program_stays_made_for_its_inputs_as_they_were() -> None:
+    """The very objects that it is made for are changed by the first call."""
+    x, y = PAIRS["apart"]()
+    z = x[:2]
+    pure = reink.functionalize(lambda a, b: (a.t_(), b.add_(1))[0] + 1, (z, y))
+    pure(z, y)
+    assert z.shape == (3, 2)
+    with pytest.raises(ReinkError, match="other-inputs"):
+        pure(z, y)
+    again = x[:2]
+    assert torch.equal(pure(again, again.new_zeros(3, 3)), z + 1)
+    assert again.shape == (3, 2)
+
+
+def test_the_signature_says_what_an_input_becomes() -> None:
+    pure = reink.functionalize(_turns_one, (torch.ones(2, 3), torch.ones(2)), keep_input_mutations=False)
+    (change,) = pure.signature.changes
+    assert (change.input, change.name, change.output) == (0, "x", 2)
+    assert [step.op for step in pure.signature.outputs[2].steps] == ["aten.t.default"]
+    assert str(pure).splitlines()[-2:] == ["    input x becomes t(x)", "    epilogue y <- add"]
+
+
+def test_symbolic_sizes_of_an_input_that_changes() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.unsqueeze_(0).transpose_(1, 2)
+        x.add_(1)
+        return x * 2
+
+    def maker(rows: int) -> Callable[[], tuple[Tensor, ...]]:
+        return lambda: (torch.arange(4.0 * rows).view(rows, 4),)
+
+    def factory(fn: Callable[..., Any]) -> Callable[..., Any]:
+        pure: Callable[..., Any] = reink.functionalize(fn, maker(3)(), dynamic_shapes=True)
+        return pure
+
+    compare(program, maker(3), factory, calls=[maker(5), maker(2)])
+
+
+def test_an_input_that_a_graph_changes_by_another_name() -> None:
+    """Dynamo takes what ``contiguous`` returns for a new tensor, and says the sizes of the input as they become."""
+
+    def program(x: Tensor) -> Tensor:
+        y = x.contiguous()
+        y.t_()
+        return y + 1
+
+    compare(program, lambda: (torch.arange(6.0).view(2, 3),), compiled, calls=2)
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match="metadata-mutation"):
+        compiled(program, dynamic=True)(torch.arange(6.0).view(2, 3))
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference"])
+def test_an_input_changes_in_every_mode(mode: Any) -> None:
+    compare(_turns_one, PAIRS["apart"], lambda fn: reink.functionalize(fn, PAIRS["apart"]()), grad_mode=mode)

@@ -12,7 +12,7 @@ import torch
 from corpus import PROGRAMS, Program
 from corpus.registry import counting
 from support.judge import allocated_bytes, compare
-from support.library import LONG, compiled, no_fallback
+from support.library import LONG, compiled, no_fallback, piped
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -25,7 +25,9 @@ SEEDS = 10 if LONG else 3
 
 WITH_PASSES = [p for p in PROGRAMS if not p.handed_over]
 
-BY_THE_LIBRARY = [p for p in WITH_PASSES if p.fullgraph and not p.dynamic_dims and not p.calls]
+WHOLE = [p for p in WITH_PASSES if p.by_library]
+
+BY_THE_LIBRARY = WHOLE + [p for p in WITH_PASSES if p.fullgraph and not p.dynamic_dims and not p.calls]
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +106,19 @@ def test_functionalized_program_equals_eager(program: Program) -> None:
     # int(tensor.item()) is Python that needs the number: only Dynamo can leave it symbolic
     with _refusal_allowed(program, program.scalars):
         _judge(program, lambda fn: reink.functionalize(fn, program.make_args()))
+
+
+@pytest.mark.parametrize("strategy", ["v1", "v2"])
+@pytest.mark.parametrize("program", WHOLE, ids=str)
+def test_program_that_dynamo_splits_is_re_inplaced_as_a_whole(program: Program, strategy: str) -> None:
+    shuffle = shuffle_pass(len(program.name) % SEEDS)
+
+    def factory(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return piped(fn, program.make_args(), strategy=strategy, passes=(shuffle,))
+
+    with no_fallback():
+        _judge(program, factory)
+    assert shuffle.sizes, "the user's pass never ran"
 
 
 # --- the judge and the shuffle, judged ------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_dropping_a_statement_drops_what_needs_it() -> None:
 
 
 def test_a_crash_a_refusal_and_a_fallback_have_their_own_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata = sample((Statement("metadata", "a0.t_()"),), ("a0",))
+    metadata = sample((Statement("other_storage", "a0.set_(a0 + 1)"),), ("a0",))
     refused = run_program(metadata, Settings())
     assert (refused.kind, refused.cause, refused.is_fault) == ("refused", "metadata-mutation", False)
 

@@ -83,9 +83,45 @@ def _swaps_storage(x: Tensor) -> Tensor:
 
 
 def _assigns_data(x: Tensor) -> Tensor:
-    y = x.clone()
-    y.data = x
-    return y.add_(1)
+    x.data = x + 1
+    return x * 2
+
+
+def _assigns_data_of_another_dtype(x: Tensor) -> Tensor:
+    y = x + 1
+    y.data = x.double()
+    return y
+
+
+def _names_another_input(x: Tensor, y: Tensor) -> Tensor:
+    x.set_(y)  # type: ignore[call-overload]
+    return x + 1
+
+
+def _grows_by_an_operator(x: Tensor, y: Tensor) -> Tensor:
+    torch.add(y, 1, out=x)
+    return x * 2
+
+
+def _empties_beyond_its_end(x: Tensor) -> Tensor:
+    x.as_strided_((0,), (1,), 4 + x.numel())
+    return x.sum()
+
+
+def _turns_a_constant(x: Tensor) -> Tensor:
+    _CLOSED_OVER.unsqueeze_(0)
+    return x + 1
+
+
+def _resizes(x: Tensor) -> Tensor:
+    x.resize_(2)
+    return x + 1
+
+
+def _grows_a_copy_of_a_storage(x: Tensor) -> Tensor:
+    y = torch.select_scatter(x, x[1], 0, 0)
+    y.resize_(12)
+    return y
 
 
 def _squeezes_unknown_size(x: Tensor) -> Tensor:
@@ -125,6 +161,28 @@ CASES: dict[str, Refused] = {
     "viewed tensor grows": Refused(_functionalized(_grows_a_viewed_tensor, torch.ones(4)), "metadata-mutation", True),
     "input grows": Refused(_functionalized(_grows_an_input, torch.ones(4)), "metadata-mutation", True),
     "data assigned": Refused(_functionalized(_assigns_data, torch.ones(4)), "metadata-mutation", True),
+    "data of another dtype": Refused(
+        _functionalized(_assigns_data_of_another_dtype, torch.ones(4)), "metadata-mutation", True
+    ),
+    "memory of another input": Refused(
+        _functionalized(_names_another_input, torch.ones(4), torch.ones(3)), "metadata-mutation", True
+    ),
+    "operator grows an input": Refused(
+        _functionalized(_grows_by_an_operator, torch.empty(0), torch.ones(3)), "metadata-mutation", True
+    ),
+    "input grows beyond its storage": Refused(
+        _functionalized(_grows_an_input, torch.ones(80)[70:74]), "metadata-mutation", True
+    ),
+    "empty input begins elsewhere": Refused(
+        _functionalized(_empties_beyond_its_end, torch.ones(4)), "metadata-mutation", True
+    ),
+    "constant turned": Refused(_functionalized(_turns_a_constant, torch.ones(3)), "cannot-trace", True),
+    "lazy conjugate resized": Refused(
+        _functionalized(_resizes, torch.ones(3, dtype=torch.complex64).conj()), "metadata-mutation", True
+    ),
+    "copy of a storage grows": Refused(
+        _functionalized(_grows_a_copy_of_a_storage, torch.ones(4, 2)), "metadata-mutation", True
+    ),
     "untraceable": Refused(_functionalized(lambda x: x @ x, torch.ones(2, 3)), "cannot-trace", True),
     "storage swapped": Refused(_functionalized(_swaps_storage, torch.ones(4)), "metadata-mutation", True),
     "unknown option of the back end": Refused(lambda: _run_compiled({"codgen": "eager"}), "unknown-option", True),
@@ -179,6 +237,8 @@ def test_eager_refuses_a_write_into_elements_that_share_memory(fn: Callable[...,
         pytest.param(_without_fake_kernel, "ops.unfaked(x)", id="no fake kernel"),
         pytest.param(_writes_a_constant, "_CLOSED_OVER.add_(x)", id="written constant"),
         pytest.param(_grows_a_viewed_tensor, "y.resize_(64)", id="viewed tensor grows"),
+        pytest.param(_grows_an_input, "x.resize_(64)", id="input grows"),
+        pytest.param(_assigns_data, "x.data = x + 1", id="data assigned"),
         pytest.param(_writes_expanded, "x.expand(3, 4).add_(1)", id="written overlap"),
     ],
 )

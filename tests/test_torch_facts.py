@@ -14,9 +14,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx import proxy as fx_proxy
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from reink.core.torch_internals import NodeAppender, input_nodes
+from reink.core.torch_internals import NodeAppender, hint_of, input_nodes
 
 aten = torch.ops.aten
 
@@ -337,3 +338,67 @@ def test_bounds_of_a_symbolic_size_are_known_without_a_guard() -> None:
     assert isinstance(size, torch.SymInt)
     assert bound_sympy(size.node.expr * 3 + 1, environment.var_to_range).lower >= 1
     assert not environment.guards
+
+
+def test_strides_change_in_place_and_lazy_bits_stay() -> None:
+    """What the boundary does to an input that a program makes a view of itself."""
+    lazy = torch.randn(2, 3, dtype=torch.complex64).conj()
+    for tensor in (lazy, lazy.imag, torch.nn.Parameter(torch.randn(2, 3))):
+        with torch.no_grad():
+            wanted = tensor.t()
+            again = tensor.as_strided_(wanted.size(), wanted.stride(), wanted.storage_offset())
+        assert again is tensor
+        assert torch.equal(tensor, wanted)
+        assert (tensor.is_conj(), tensor.is_neg()) == (wanted.is_conj(), wanted.is_neg())
+
+
+def test_a_traced_input_keeps_the_layout_that_it_had() -> None:
+    """The value of a placeholder is a tensor of its own: a change of the input object does not reach it."""
+
+    def turn(x: Tensor) -> Tensor:
+        x.t_()
+        return x
+
+    traced = _traced(turn, torch.ones(2, 3))
+    first, change = list(traced.graph.nodes)[:2]
+    assert (first.meta["val"].shape, change.meta["val"].shape) == ((2, 3), (3, 2))
+    assert list(traced.graph.nodes)[-1].args[0] is change
+
+
+def test_a_symbolic_size_knows_what_it_was_made_for() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context: Any = StatelessSymbolicContext([DimDynamic.DYNAMIC])
+    size = mode.from_tensor(torch.ones(7), symbolic_context=context).size(0)
+    assert type(size) is not int
+    assert (hint_of(size), hint_of(3)) == (7, 3)
+    unknown: Any = ShapeEnv().create_unbacked_symint()
+    assert hint_of(unknown) is unknown
+
+
+def test_a_function_mode_is_told_of_data() -> None:
+    heard: list[str] = []
+
+    class Mode(TorchFunctionMode):
+        """Lists what it is told of."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            heard.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    x, y = torch.ones(2), torch.ones(3)
+    with Mode():
+        x.data = y
+    assert heard == ["__set__"]
+
+
+@pytest.mark.parametrize("change", [lambda x: x.t_(), lambda x: x.unsqueeze_(0), lambda x: x.resize_(2)])
+def test_dynamo_leaves_a_view_in_place_of_an_input_to_eager(change: Callable[..., Any]) -> None:
+    def program(x: Tensor) -> Tensor:
+        change(x)
+        return x + 1
+
+    torch._dynamo.reset()
+    x = torch.ones(2, 3)
+    compile_: Any = torch.compile
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="inplace view on a graph input"):
+        compile_(program, backend="eager", fullgraph=True)(x)

@@ -12,7 +12,7 @@ import torch.fx
 
 from reink.backends.dynamo import compile_graph
 from reink.backends.runtime import Variants
-from reink.core.boundary import AliasPattern, Watched, has_one_storage, note_writes, pack
+from reink.core.boundary import AliasPattern, Watched, hand_back, has_one_storage, pack
 from reink.core.epilogue import with_epilogue
 from reink.core.printing import program_text
 from reink.core.program import MutationSignature, Program
@@ -167,11 +167,8 @@ def run_flat(program: Program, inputs: Sequence[Any], pattern: AliasPattern) -> 
     """Run a program that carries its epilogue on flat inputs, and rebuild the user's result."""
     if not has_one_storage(inputs, pattern):
         raise _other_inputs("two inputs share memory and belong to different storages")
-    results = list(program.module.forward(*pack(inputs, pattern)))
-    note_writes(inputs, pattern)
-    for k, position in program.signature.identical if pattern else ():
-        results[k] = inputs[position]  # behind a shared base it would be a view of that
-    return pytree.tree_unflatten(results, program.out_spec)
+    results = program.module.forward(*pack(inputs, pattern))
+    return pytree.tree_unflatten(hand_back(inputs, results, program.signature, pattern), program.out_spec)
 
 
 def functionalize(
@@ -214,8 +211,9 @@ class CompiledFunction:
     def run(self, program: Program, args: Sequence[Any]) -> Any:
         """Run `program`, which takes the same inputs, on `args`."""
         leaves = [*pytree.tree_leaves((tuple(args), {})), *self._source.held()]
-        if self._watched.whole and self._watched.pattern(leaves) != self._pattern:
-            raise _other_inputs("the storage around an input is laid out in another way")
+        watched = self._watched
+        if (watched.whole or watched.reshaped) and watched.pattern(leaves) != self._pattern:
+            raise _other_inputs("the inputs share memory or objects in another way, or their storages differ")
         return run_flat(program, leaves, self._pattern)
 
 

@@ -83,23 +83,33 @@ def reaching(
 ) -> tuple[Built, AliasPattern, Watched]:
     """`build` for inputs that share nothing; where the program looks beyond an input, for a base that is its storage.
 
-    Returns what was built, for which pattern, and which inputs to watch; `pure` gives the functional program of what
-    was built. Raises ReinkError.
+    An object that is given twice is one object as long as the program may change its sizes or strides. Returns what was
+    built, for which pattern, and which inputs to watch; `pure` gives the functional program of what was built. Raises
+    ReinkError.
     """
-    pattern: AliasPattern = ()
-    whole: frozenset[int] = frozenset()
+    known = all(_has_storage(v) for v in inputs if isinstance(v, torch.Tensor))
+    same, whole = frozenset(range(len(inputs)) if known else ()), frozenset[int]()
+    first: dict[int, OutsideInput] = {}  # it names the input as the user does, not the base
+    pattern = alias_pattern(inputs, (), whole, same)
     while True:
         try:
             built = build(pattern)
-            break
+            if not same or not pattern or pure(built).signature.reshaped:
+                break
+            same = frozenset()
         except OutsideInput as error:
             looked_beyond = behind(error.input, pattern, len(inputs)) if error.input >= 0 else set()
             if looked_beyond <= whole or not all(_has_storage(inputs[i]) for i in looked_beyond):
-                raise
+                raise next((first[i] for i in looked_beyond if i in first), error) from None
+            first.update(dict.fromkeys(looked_beyond - whole, error))
             whole |= looked_beyond
-            pattern = alias_pattern(inputs, (), whole)
-    written = {p for k in pure(built).signature.mutated_inputs for p in behind(k, pattern, len(inputs))}
-    return built, pattern, Watched(tuple(sorted(written)), whole)
+        pattern = alias_pattern(inputs, (), whole, same)
+    signature = pure(built).signature
+    written, reshaped = (
+        {p for k in positions for p in behind(k, pattern, len(inputs))}
+        for positions in (signature.mutated_inputs, signature.reshaped)
+    )
+    return built, pattern, Watched(tuple(sorted(written)), whole, frozenset(reshaped))
 
 
 def _has_storage(value: Any) -> bool:

@@ -238,3 +238,12 @@ def wider_view_of_one_row(x: Tensor) -> tuple[Tensor, Tensor]:
     y.view(torch.int32).fill_(7)
     x[:, 1:] += 1
     return x, torch.view_as_complex(x.float().as_strided((2, 1, 2), (2, 2, 1)))
+
+
+@program("typed_view_of_one_number_by_two_ways", lambda: (counting(6, dtype=torch.int32),))
+def typed_view_of_one_number_by_two_ways(x: Tensor) -> tuple[Tensor, Tensor]:
+    # the diagonal and the row are one place, and only the row has the stride that the typed view asks for
+    table = x.sum().view(-1, 1)
+    diagonal, row = table.diagonal(0, 0, 1), table.select(0, 0)
+    ops.bump(row.view(torch.int32))
+    return diagonal * 2, row

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from reink.backends.runtime import Variants
-from reink.core.boundary import AliasPattern, alias_pattern
+from reink.core.boundary import AliasPattern, alias_pattern, as_they_are
 from reink.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -64,7 +64,7 @@ def compile_graph(
     lifted, held = lift_attributes(module)
     try:
         _refuse_what_stock_does(module, inputs)
-        variants = _variants(lifted, [*inputs, *held], options)
+        variants = _variants(lifted, as_they_are([*inputs, *held]), options)
     except ReinkError as error:
         if isinstance(error.__cause__, GRAPH_BREAKS):
             # Dynamo knows these and splits the graph there

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from reink.core.aliasing import extent_of, layout_of
-from reink.core.boundary import AliasPattern, address_of, behind, has_one_storage, note_writes, pack
+from reink.core.boundary import AliasPattern, address_of, behind, hand_back, has_one_storage, pack
 from reink.core.torch_internals import FakeTensor, forward_of
 from reink.pipeline import Compiled, complete, reaching, without_collection
 from reink.report import amount
@@ -56,7 +56,7 @@ class Variants:
 
     def _watch(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs whose addresses decide: every tensor when one is written and there is another to overlap with."""
-        if not self.inputs.written and not self.sensitive and not self.inputs.whole:
+        if not self.inputs and not self.sensitive:
             return ()
         return tuple(i for i, v in enumerate(inputs) if isinstance(v, Tensor))
 
@@ -76,12 +76,15 @@ class Variants:
 
     def _checked(self) -> Callable[..., Any]:
         watched, numbers, whole = self.watched, self._numbers, sorted(self.inputs.whole)
+        objects = watched if self.inputs.reshaped else ()
         where: Callable[[Tensor], Any] = Tensor.data_ptr if self._have_addresses else address_of
 
         def call(*args: Any) -> Any:
             key = [where(args[i]) for i in watched]
             if numbers:
                 key.extend(args[i] for i in numbers)
+            if objects:  # which inputs are one object
+                key.extend(id(args[i]) for i in objects)
             for i in whole:
                 key += args[i].storage_offset(), args[i].untyped_storage().nbytes()
             if key != self._last:
@@ -123,18 +126,12 @@ class Variants:
             complete(compiled)
         _log(compiled)
         self.compiled.append(compiled)
-        run = _runner(compiled)
-
-        same = compiled.functional.signature.identical
+        run, signature = _runner(compiled), compiled.functional.signature
 
         def packed(*inputs: Any) -> Any:
-            results = list(run(*pack(inputs, pattern)))
-            note_writes(inputs, pattern)
-            for k, position in same:
-                results[k] = inputs[position]
-            return tuple(results)
+            return tuple(hand_back(inputs, run(*pack(inputs, pattern)), signature, pattern))
 
-        self._variants[pattern, offsets] = packed if pattern else run
+        self._variants[pattern, offsets] = packed if pattern or signature.changes else run
         return self._variants[pattern, offsets]
 
 

@@ -64,6 +64,9 @@ def _arity(program: Program) -> list[str]:
     if not signature.known:
         return found
     expected = len(signature.outputs)
+    for k, change in enumerate(signature.changes, expected - len(signature.changes)):
+        if change.output != k or signature.outputs[k].kind.name != "INPUT_ALIAS":
+            found.append(f"input {change.name} becomes result {change.output}, which is no view of an input")
     if program.form is Form.FUNCTIONAL:
         bases = {s.source for s in signature.outputs if s.kind.name == "GROUP_ALIAS"}
         named = [m.result for m in signature.mutations] + sorted(bases)

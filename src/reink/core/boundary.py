@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from reink.core.program import MutationSignature
 from reink.core.region import Region, disjoint, overlaps_itself, reach_of
-from reink.core.torch_internals import FakeTensorMode, storage_key
+from reink.core.torch_internals import FakeTensor, FakeTensorMode, is_wrapper_subclass, storage_key
 
 Tensor = torch.Tensor
 
@@ -24,7 +25,8 @@ Tensor = torch.Tensor
 class Member:
     """Input number `input` inside a cluster: `offset` bytes after the start of the base.
 
-    `is_conj` and `is_neg` are its lazy bits: what its bytes mean.
+    `is_conj` and `is_neg` are its lazy bits: what its bytes mean. `same_as`: the input before it that is the very same
+    tensor object, where the program changes what that is; or -1.
     """
 
     input: int
@@ -34,6 +36,7 @@ class Member:
     dtype: torch.dtype
     is_conj: bool = False
     is_neg: bool = False
+    same_as: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,35 @@ AliasPattern = tuple[Cluster, ...]
 
 _Span = tuple[int, int, int]
 _NOTHING: Mapping[int, int] = MappingProxyType({})
+_NO_INPUTS: frozenset[int] = frozenset()
 
 
-def alias_pattern(inputs: Sequence[Any], written: Sequence[int], whole: Set[int] = frozenset()) -> AliasPattern:
+def as_they_are(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs as they are now, to compile for: an object of our own, over the same memory, for each tensor object.
+
+    The program itself may change the sizes and strides of those that it is given.
+    """
+    kept: dict[int, Any] = {}
+    for value in inputs:
+        plain = isinstance(value, Tensor) and not isinstance(value, FakeTensor) and not is_wrapper_subclass(value)
+        kept.setdefault(id(value), value.data if plain else value)
+    return [kept[id(value)] for value in inputs]
+
+
+def alias_pattern(
+    inputs: Sequence[Any], written: Sequence[int], whole: Set[int] = _NO_INPUTS, reshaped: Set[int] = _NO_INPUTS
+) -> AliasPattern:
     """The clusters among `inputs`; `written` are the positions that the program writes.
 
     Inputs that overlap with no written one are left alone, however much they share. Of those in `whole` the program
-    looks at all of the storage: each is in a cluster that spans it, if need be alone.
+    looks at all of the storage: each is in a cluster that spans it, if need be alone. Those in `reshaped` are objects
+    that the program makes views of themselves: one that is given twice is in a cluster, where it is one object.
     """
-    targets = {i for i in (*written, *whole) if _has_memory(inputs[i])}
+    same = _given_twice(inputs, reshaped)
+    empty = _empty_clusters(inputs, same)
+    targets = {i for i in (*written, *whole, *same) if _has_memory(inputs[i])}
     if not targets:
-        return ()
+        return empty
     memories: dict[Any, list[_Span]] = {}
     for position, value in enumerate(inputs):
         if _has_memory(value):
@@ -68,24 +89,48 @@ def alias_pattern(inputs: Sequence[Any], written: Sequence[int], whole: Set[int]
             span = _storage_span if position in whole else _span
             memories.setdefault(memory, []).append(span(value, start, position))
     clusters = []
-    for group in (g for spans in memories.values() for g in _touching(sorted(spans))):
-        for component in _overlapping(group, inputs, targets, whole):
-            clusters.append(_cluster(component, inputs, set(written)))
+    for spans in memories.values():
+        parts = [p for group in _touching(sorted(spans)) for p in _overlapping(group, inputs, targets, whole)]
+        for part in _without_strangers(parts, spans, inputs):
+            clusters.append(_cluster(part, inputs, set(written), same))
     # by input, not by address: the same program gives the same graph each time
-    return tuple(sorted(clusters, key=lambda c: c.members[0].input))
+    return tuple(sorted((*clusters, *empty), key=lambda c: c.members[0].input))
+
+
+def _given_twice(inputs: Sequence[Any], reshaped: Set[int]) -> dict[int, int]:
+    """The positions of each object among `reshaped` that comes more than once, each with the first of the object."""
+    places: dict[int, list[int]] = {}
+    for position, value in enumerate(inputs):
+        if isinstance(value, Tensor):
+            places.setdefault(id(value), []).append(position)
+    return {p: same[0] for same in places.values() if len(same) > 1 and not reshaped.isdisjoint(same) for p in same}
+
+
+def _empty_clusters(inputs: Sequence[Any], same: Mapping[int, int]) -> AliasPattern:
+    """A cluster for each object that comes more than once and has no memory in which its positions could overlap."""
+    found: dict[int, list[Member]] = {}
+    for position, first in same.items():
+        value = inputs[position]
+        if value.layout is torch.strided and not value.numel():
+            found.setdefault(first, []).append(_placed(value, position, address_of(value)[1], same))
+    return tuple(Cluster(tuple(members), 0, members[0].dtype) for members in found.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The inputs that decide how a program has to be compiled: those that it writes, and those of which it looks at
-    all of the storage."""
+    """The inputs that decide how a program has to be compiled: those that it writes, those of which it looks at all of
+    the storage, and those of which it changes sizes, strides or start."""
 
     written: tuple[int, ...]
     whole: frozenset[int]
+    reshaped: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.whole or self.reshaped)
 
     def pattern(self, inputs: Sequence[Any]) -> AliasPattern:
         """How these inputs share memory."""
-        return alias_pattern(inputs, self.written, self.whole)
+        return alias_pattern(inputs, self.written, self.whole, self.reshaped)
 
 
 def address_of(tensor: Tensor) -> tuple[Any, int]:
@@ -141,20 +186,23 @@ def _overlapping(group: list[_Span], inputs: Sequence[Any], targets: set[int], w
         merged.append(sorted(tied))
     alone = (m[0][2] for m in merged if len(m) == 1)
     kept = {p for p in alone if p in whole or _shares_with_itself(inputs[p])}
-    return _without_strangers([m for m in merged if len(m) > 1 or m[0][2] in kept], group, inputs)
+    return [m for m in merged if len(m) > 1 or m[0][2] in kept]
 
 
-def _without_strangers(parts: list[list[_Span]], group: list[_Span], inputs: Sequence[Any]) -> list[list[_Span]]:
-    """Take into each part every input that lies within its span: the base of the part covers those bytes too."""
+def _without_strangers(parts: list[list[_Span]], spans: list[_Span], inputs: Sequence[Any]) -> list[list[_Span]]:
+    """Take into each part every input that lies where its base will: the base covers those bytes too.
+
+    `spans` are those of all inputs in the same memory.
+    """
     wide: list[list[_Span]] = []
     for part in parts:
         start, end = _reach(part, inputs)
-        inside = {s for s in group if s[0] < end and start < s[1]} | set(part)
+        inside = {s for s in spans if s[0] < end and start < s[1]} | set(part)
         for other in [w for w in wide if any(s in inside for s in w)]:
             wide.remove(other)
             inside |= set(other)
         wide.append(sorted(inside))
-    return wide if wide == [sorted(p) for p in parts] else _without_strangers(wide, group, inputs)
+    return wide if wide == [sorted(p) for p in parts] else _without_strangers(wide, spans, inputs)
 
 
 def _reach(part: list[_Span], inputs: Sequence[Any]) -> tuple[int, int]:
@@ -188,10 +236,10 @@ def _region(tensor: Tensor, start: int) -> Region:
     return Region.of(size, stride, start, 1)
 
 
-def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int]) -> Cluster:
+def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int], same: Mapping[int, int]) -> Cluster:
     dtypes = {inputs[s[2]].dtype for s in part}
     start, end = _reach(part, inputs)
-    members = tuple(_placed(inputs[s[2]], s[2], start) for s in part)
+    members = tuple(_placed(inputs[s[2]], s[2], start, same) for s in part)
     dtype = members[0].dtype if len(dtypes) == 1 else torch.uint8
     if any(n % dtype.itemsize for n in (end - start, *(m.offset for m in members))):
         dtype = torch.uint8
@@ -199,11 +247,11 @@ def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int]) -> Clu
     return Cluster(members, length, dtype, tuple(s[2] for s in part if s[2] in written))
 
 
-def _placed(tensor: Tensor, position: int, start: int) -> Member:
+def _placed(tensor: Tensor, position: int, start: int, same: Mapping[int, int]) -> Member:
     """The input as a member of a cluster that begins at address `start`."""
-    offset = address_of(tensor)[1] - start
-    bits = tensor.is_conj(), tensor.is_neg()
-    return Member(position, tuple(tensor.size()), tensor.stride(), offset, tensor.dtype, *bits)
+    offset, first = address_of(tensor)[1] - start, same.get(position, position)
+    rest = tensor.is_conj(), tensor.is_neg(), first if first < position else -1
+    return Member(position, tuple(tensor.size()), tensor.stride(), offset, tensor.dtype, *rest)
 
 
 def behind(position: int, pattern: AliasPattern, count: int) -> set[int]:
@@ -215,7 +263,27 @@ def behind(position: int, pattern: AliasPattern, count: int) -> set[int]:
     return {m.input for m in pattern[position - len(outside)].members}
 
 
-def note_writes(inputs: Sequence[Any], pattern: AliasPattern) -> None:
+def hand_back(
+    inputs: Sequence[Any], results: Sequence[Any], signature: MutationSignature, pattern: AliasPattern
+) -> list[Any]:
+    """The user's results of a run on `inputs`, after what only the boundary can do to the caller's tensor objects.
+
+    Those that the program changes take sizes, strides and start of the view that the graph made of them, in place; and
+    a result that is an input is that very object, where the graph has only a view of it.
+    """
+    found = list(results)
+    _note_writes(inputs, pattern)
+    with torch.no_grad():
+        for change in signature.changes:
+            view: Tensor = found[change.output]
+            inputs[change.input].as_strided_(view.size(), view.stride(), view.storage_offset())
+    if pattern or signature.changes:
+        for k, position in signature.identical:
+            found[k] = inputs[position]
+    return found[: len(found) - len(signature.changes)]
+
+
+def _note_writes(inputs: Sequence[Any], pattern: AliasPattern) -> None:
     """Tell autograd that the written inputs behind a base have changed, as writing them by name would."""
     for cluster in pattern:
         for position in cluster.written:
@@ -254,8 +322,9 @@ def unpack(packed: Sequence[Any], pattern: AliasPattern, count: int) -> list[Any
     rest = iter(packed[: count - len(inside)])
     inputs: list[Any] = [None if i in inside else next(rest) for i in range(count)]
     for base, cluster in zip(bases, pattern, strict=True):
-        for member in cluster.members:
-            inputs[member.input] = _member(base, member, cluster)
+        for member in sorted(cluster.members, key=lambda m: m.input):  # an object before it is the same again
+            again = member.same_as >= 0
+            inputs[member.input] = inputs[member.same_as] if again else _member(base, member, cluster)
     return inputs
 
 

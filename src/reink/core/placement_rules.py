@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place, canonical, layout_of, view_value
+from reink.core.aliasing import PARTICULAR_VIEWS, Place, canonical, layout_of, view_value
 from reink.core.opinfo import facts_of, positional
 from reink.core.program import BaseView, ViewStep
 
@@ -36,6 +36,8 @@ def window(base: Place, step: ViewStep) -> Place:
     found = _RULES[step.op](base, step) if step.op in _RULES and not base.is_symbolic() else None
     if found is not None:
         return found
+    if step.op in PARTICULAR_VIEWS:
+        base = base.regular()
     value = view_value(base.value, step)
     size, stride, offset = layout_of(value)
     moved = offset * value.element_size() - layout_of(base.value)[2] * base.value.element_size()

@@ -86,7 +86,11 @@ def _boundary(program: Program, placeholders: list[Node]) -> Iterator[str]:
     shown = [
         _output(spec, k, results, placeholders, signature.epilogue_in_graph) for k, spec in enumerate(signature.outputs)
     ]
-    yield "    return " + ", ".join(shown) if shown else "    return nothing"
+    changes = signature.changes
+    returned = shown[: len(shown) - len(changes)]
+    yield "    return " + ", ".join(returned) if returned else "    return nothing"
+    for change in changes:
+        yield f"    input {change.name} becomes {shown[change.output]}"
     if signature.epilogue_in_graph:
         return
     for mutation in signature.mutations:

@@ -82,11 +82,22 @@ class InputMutation:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """The tensor object that is the user's input number `input`, called `name`, becomes what output number `output` is:
+    a view of its own memory, in which its sizes, strides and start from now on lie."""
+
+    input: int
+    output: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class MutationSignature:
     """What the pure graph leaves to its boundary.
 
-    The functional graph returns the user's `outputs` in order, then a new value for each entry of
-    `mutations`, then the bases that several outputs share. `inputs` are the names of the placeholders.
+    The functional graph returns the user's `outputs` in order, with one more for each entry of `changes`, then a new
+    value for each entry of `mutations`, then the bases that several outputs share. `inputs` are the names of the
+    placeholders; `reshaped` lists those of which an object has other sizes, strides or start at some time.
     `offset_sensitive` lists inputs whose own storage offset is part of the program (an `as_strided` with an
     explicit offset), as (input, offset in elements). `identical` lists the results that are the very tensor objects
     which the user's program was given, as (result, position among the user's inputs). `known` is False before
@@ -100,6 +111,8 @@ class MutationSignature:
     epilogue_in_graph: bool = False
     known: bool = True
     identical: tuple[tuple[int, int], ...] = ()
+    changes: tuple[ObjectChange, ...] = ()
+    reshaped: tuple[int, ...] = ()
 
     @property
     def mutated_inputs(self) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ __all__ = [
     "has_data_dependent_size",
     "has_registered_effect",
     "has_side_effect",
+    "hint_of",
     "inner_tensors",
     "input_nodes",
     "insert_size_checks",
@@ -104,6 +105,14 @@ def expression(value: Any) -> Any:
         constant = node.maybe_as_int()
         return constant if constant is not None else node.expr
     return value
+
+
+def hint_of(value: Any) -> Any:
+    """An int as it is; what a symbolic integer was when it was made, or itself where only the data decide."""
+    if not isinstance(value, torch.SymInt):
+        return value
+    found = value.node.hint if value.node.has_hint() else None
+    return value if found is None else int(found)
 
 
 def lower_bound(expr: Any, environment: ShapeEnv | None) -> float | None:

@@ -258,7 +258,8 @@ def strided_place(place: Place) -> Place | None:
     if place.is_symbolic() or base.is_symbolic() or place.offset < 0 or place.offset % item:
         return None
     count = place.extent.reach * place.dtype.itemsize
-    start = place.offset // item if count else 0  # an empty view may begin beyond the base, and begins nowhere
+    # an empty view may begin beyond the base
+    start = place.offset // item if count else min(place.offset // item, base.extent.reach)
     reach = start - (-count // item)
     flat = base.at(ViewStep("aten.as_strided.default", ([reach], [1])), (reach,), (1,), 0, base.dtype, base.bits)
     if start:

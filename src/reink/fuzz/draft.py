@@ -32,7 +32,7 @@ class Draft:
     """The values that exist so far, by name, and a source of chance."""
 
     def __init__(self, rng: random.Random, inputs: dict[str, Tensor]) -> None:
-        self.rng, self.values = rng, dict(inputs)
+        self.rng, self.values, self._given = rng, dict(inputs), list(inputs)
         self.statements: list[Statement] = []
         self._count = 0
 
@@ -61,6 +61,10 @@ class Draft:
             raise NoFit
         # the newer half is chosen more often: chains of views grow long
         return self.rng.choice(names if self.chance(2) else names[len(names) // 2 :])
+
+    def given(self) -> str:
+        """The name of an input."""
+        return self.rng.choice(self._given)
 
     def value(self, expression: str) -> Tensor:
         """What an expression is now."""

@@ -26,8 +26,9 @@ FEWEST, MOST = 3, 16
 # One program in so many ...
 GRADIENTS = 12  # ... tracks gradients, where the run allows it.
 DYNAMIC = 25  # ... is compiled for sizes of any value.
-ODD = 12  # ... has a statement that reink may refuse.
-CONTROL = 10  # ... has a branch or a loop.
+# ... has a statement that changes sizes, strides or storage of a tensor object; a branch or a loop; one that reink may
+# refuse.
+RARE: tuple[tuple[Kind, int], ...] = (("metadata", 6), ("control", 10), ("odd", 12))
 
 
 def generate(seed: int, number: int, *, gradients: bool = False) -> FuzzProgram:
@@ -45,31 +46,22 @@ def _generate(seed: int, number: int, gradients: bool) -> FuzzProgram:
     with torch.set_grad_enabled(tracks):
         given = dict(zip((i.name for i in program.inputs), make_inputs(), strict=True))
         draft = Draft(rng, given)
-        _fill(draft, WITH_GRADIENTS if tracks else KINDS)
-        if not tracks and random.Random(f"{seed}:{number}:control").randrange(CONTROL) == 0:
-            _control(draft)
+        _fill(draft, tracks)
     statements = tuple(draft.statements)
     outputs = _outputs(rng, list(draft.values))
     program = replace(program, statements=statements, outputs=outputs, dynamic=rng.randrange(DYNAMIC) == 0)
     return program if is_accepted(program) else replace(program, statements=(), outputs=(program.inputs[0].name,))
 
 
-def _fill(draft: Draft, kinds: Sequence[Kind]) -> None:
-    wanted = draft.number(FEWEST, MOST)
-    odd = wanted // 2 if draft.chance(ODD) else -1
+def _fill(draft: Draft, tracks: bool) -> None:
+    wanted, kinds = draft.number(FEWEST, MOST), WITH_GRADIENTS if tracks else KINDS
+    rare = {draft.number(0, wanted): kind for kind, one_in in RARE if draft.chance(one_in)}
     for k in range(4 * wanted):
         if len(draft.statements) >= wanted:
             return
-        kind: Kind = "odd" if k == odd else draft.rng.choice(kinds)
-        try:
-            draft.add(make(draft, draft.rng.choice(names_of(kind))))
-        except NoFit:
+        kind: Kind = rare[k] if k in rare else draft.rng.choice(kinds)
+        if kind == "control" and tracks:  # what a branch writes has no gradient
             continue
-
-
-def _control(draft: Draft) -> None:
-    """A branch or a loop after everything else, and a few statements after it."""
-    for kind in ("control", "write", "read", "view"):
         try:
             draft.add(make(draft, draft.rng.choice(names_of(kind))))
         except NoFit:

@@ -14,7 +14,7 @@ import torch
 from reink.fuzz.draft import Draft, NoFit
 from reink.fuzz.program import Statement
 
-Kind = Literal["view", "read", "write", "custom", "control", "odd"]
+Kind = Literal["view", "read", "write", "custom", "metadata", "control", "odd"]
 Rule = Callable[[Draft, str], Statement]
 
 RULES: dict[str, tuple[Kind, Rule]] = {}

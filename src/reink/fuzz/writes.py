@@ -314,21 +314,32 @@ def _strict_dtype(d: Draft, rule: str) -> Statement:
 # --- what may be refused, with a code -------------------------------------------------------------------
 
 
-@rule("odd")
+@rule("metadata")
 def _metadata(d: Draft, rule: str) -> Statement:
-    name = d.tensor()
-    calls = ["unsqueeze_(0)", "unsqueeze_(-1)", "squeeze_()", "as_strided_((1,), (1,))"]
-    calls += ["t_()", "transpose_(0, 1)", "swapdims_(-1, 0)"] * (d.values[name].dim() == 2)
-    return Statement(rule, f"{name}.{d.pick(*calls)}")
+    name = d.pick(d.tensor(), d.given())
+    value = d.values[name]
+    calls = ["unsqueeze_(0)", "unsqueeze_(-1)", "squeeze_()", "squeeze_(0)", "as_strided_((1,), (1,))"]
+    calls += ["t_()", "transpose_(0, 1)", "swapdims_(-1, 0)", "swapaxes_(0, 1)", "squeeze_((0, 1))"] * (
+        value.dim() == 2
+    )
+    if value.dim():
+        size, stride = tuple(value.shape), value.stride()
+        calls.append(f"as_strided_({(size[0] // 2, *size[1:])}, {stride}, {value.storage_offset() + stride[0]})")
+        calls.append(f"as_strided_({size[-1:]}, {d.pick(stride[-1:], (1,), (0,))})")
+    call = d.pick(*calls)
+    return d.let(rule, f"{name}.{call}") if d.chance(3) else Statement(rule, f"{name}.{call}")
 
 
-@rule("odd")
+@rule("metadata")
 def _resized(d: Draft, rule: str) -> Statement:
-    name = d.tensor(1)
-    return Statement(rule, f"{name}.resize_({d.pick((2,), (1, 2), (5,))})")
+    name = d.pick(d.tensor(1), d.given())
+    other = d.tensor(0, (d.values[name].dtype,))
+    smaller = tuple(max(n - 1, 1) for n in d.values[name].shape)
+    call = d.pick(f"resize_({d.pick((2,), (1, 2), (5,), smaller)})", f"resize_as_({other})")
+    return Statement(rule, f"{name}.{call}")
 
 
-@rule("odd")
+@rule("metadata")
 def _other_storage(d: Draft, rule: str) -> Statement:
     name = d.tensor()
     other = d.tensor(0, (d.values[name].dtype,))

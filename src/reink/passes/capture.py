@@ -15,16 +15,19 @@ import torch
 import torch.fx
 from torch.overrides import TorchFunctionMode
 
-from reink.core.boundary import AliasPattern, fake_inputs, members_of, pack, unpack
-from reink.core.program import Form, MutationSignature, Program
+from reink.core.boundary import AliasPattern, as_they_are, fake_inputs, members_of, pack, unpack
+from reink.core.program import Form, MutationSignature, ObjectChange, Program
 from reink.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     GuardOnDataDependentSymNode,
     ShapeEnv,
     UnsupportedOperatorException,
     detect_fake_mode,
+    expression,
+    hint_of,
     insert_size_checks,
     is_wrapper_subclass,
     pytree,
@@ -80,7 +83,8 @@ def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
         return torch.func.functional_call(fn, state, call_args, call_kwargs)
 
     names = _argument_names(fn, leaves, in_spec) + [n.replace(".", "_") for n, _ in named]
-    return Source(flat, [*leaves, *extra], names, in_spec, lambda: [t for _, t in _held_by(fn)], label)
+    inputs = as_they_are([*leaves, *extra])
+    return Source(flat, inputs, names, in_spec, lambda: [t for _, t in _held_by(fn)], label)
 
 
 def _held_by(fn: Any) -> list[tuple[str, Tensor]]:
@@ -116,20 +120,20 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
     if dynamic:  # but for the bases, whose pattern holds for one size
         own = len(packed) - len(pattern)
         fakes[:own] = [mode.from_tensor(v) if isinstance(v, Tensor) else v for v in packed[:own]]
-    count, specs, same = len(source.inputs), [], list[tuple[int, int]]()
+    count, specs, objects = len(source.inputs), [], _Objects(source.names)
     # without gradients Dynamo, which captures the graphs of torch.cond, allows them to write
     tracks = torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in source.inputs)
 
     def flat(*values: Any) -> Any:
         inputs = unpack(values, pattern, count)
+        objects.begin(inputs)
         with _UserLines(), _IndexedWrites(), torch.set_grad_enabled(tracks):
             result = source.function(*inputs)
         leaves, out_spec = pytree.tree_flatten(result)
         specs.append(out_spec)
-        same[:] = _identical(leaves, inputs)
-        return tuple(leaves)
+        return objects.end(leaves)
 
-    program = _trace(flat, fakes, source.label, same)
+    program = _trace(flat, fakes, source.label, objects)
     insert_size_checks(program.module, environment, SIZE_CHECK)
     _name_inputs(program, source.names, pattern)
     program.out_spec = specs[-1]
@@ -153,19 +157,18 @@ def capture_graph(
     fakes = fake_inputs(known, mode, dict(offsets))
     if pattern:
         fakes = pack_fakes(fakes, pattern, dict(offsets), mode)
-    same: list[tuple[int, int]] = []
+    names = [_dynamo_name(str(n.target)) for n in module.graph.nodes if n.op == "placeholder"]
+    objects = _Objects(names)
 
     def flat(*values: Any) -> Any:
         given = unpack(values, pattern, count)
+        objects.begin(given)
         with _IndexedWrites():
             result = torch.fx.Interpreter(module).run(*given)
-        leaves = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-        same[:] = _identical(leaves, given)
-        return leaves
+        return objects.end(result if isinstance(result, (tuple, list)) else (result,))
 
-    program = _trace(flat, fakes, "graph", same)
-    placeholders = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
-    _name_inputs(program, [_dynamo_name(n) for n in placeholders], pattern)
+    program = _trace(flat, fakes, "graph", objects)
+    _name_inputs(program, names, pattern)
     return program
 
 
@@ -207,10 +210,35 @@ def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
     return found
 
 
-def _identical(results: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[int, int]]:
-    """The results that are the very objects of inputs, as (result, input)."""
-    known = {id(v): i for i, v in enumerate(inputs) if isinstance(v, Tensor)}
-    return [(k, known[id(r)]) for k, r in enumerate(results) if id(r) in known]
+class _Objects:
+    """The tensor objects that a program is given, while it is traced: which results are one of them, and which of them
+    are made views of themselves."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.identical: tuple[tuple[int, int], ...] = ()
+        self.changes: tuple[ObjectChange, ...] = ()
+
+    def begin(self, inputs: Sequence[Any]) -> None:
+        """What the program is given, before it runs."""
+        self._inputs = inputs
+        self._known = {id(v): i for i, v in reversed(list(enumerate(inputs))) if isinstance(v, Tensor)}
+        self._before = {i: _kept_in(inputs[i]) for i in self._known.values()}
+
+    def end(self, results: Sequence[Any]) -> tuple[Any, ...]:
+        """The results, and after them the inputs that the program has changed."""
+        changed = [i for i in sorted(self._before) if self._before[i] != _kept_in(self._inputs[i])]
+        self.identical = tuple((k, self._known[id(r)]) for k, r in enumerate(results) if id(r) in self._known)
+        self.changes = tuple(ObjectChange(i, len(results) + k, self._names[i]) for k, i in enumerate(changed))
+        return (*results, *(self._inputs[i] for i in changed))
+
+
+def _kept_in(tensor: Tensor) -> tuple[Any, ...]:
+    """The memory of a tensor, and how it lies there; symbolic integers as expressions, which adds no guard."""
+    if tensor.layout is not torch.strided:
+        return ()
+    numbers = (*tensor.size(), *tensor.stride(), tensor.storage_offset())
+    return (storage_key(tensor), tensor.dim(), *(expression(n) for n in numbers))
 
 
 def pack_fakes(fakes: list[Any], pattern: AliasPattern, offsets: Mapping[int, int], mode: FakeTensorMode) -> list[Any]:
@@ -234,12 +262,39 @@ def _example_values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list
     values = []
     for node, given in zip(placeholders, inputs, strict=True):
         known = node.meta.get("example_value", node.meta.get("val"))
-        values.append(given if known is None or not isinstance(given, (Tensor, int, torch.SymInt)) else known)
+        described = known is not None and isinstance(given, (Tensor, int, torch.SymInt)) and _describes(known, given)
+        values.append(known if described else given)
     return values
 
 
-def _trace(flat: Callable[..., Any], fakes: list[Any], label: str, same: list[tuple[int, int]]) -> Program:
-    """The captured program of `flat`, which while it runs notes in `same` which results are inputs themselves."""
+def _describes(known: Any, given: Any) -> bool:
+    """Whether an input is as the graph says.
+
+    Where a program makes an input a view of itself by a name that Dynamo takes for another tensor (``x.contiguous()``),
+    the graph says what the input has become. Raises ReinkError if sizes are symbolic, as only the graph has them.
+    """
+    if not isinstance(known, Tensor) or not isinstance(given, Tensor) or isinstance(given, FakeTensor):
+        return True
+    if known.layout is not torch.strided or given.layout is not torch.strided:
+        return True
+    numbers = (*known.size(), *known.stride())
+    fixed = all(type(n) is int for n in (*numbers, known.storage_offset()))
+    if known.dim() == given.dim():
+        pairs = zip(map(hint_of, numbers), (*given.size(), *given.stride()), strict=True)
+        if all(a == b for a, b in pairs if type(a) is int):
+            return not fixed or known.storage_offset() == given.storage_offset()
+    if fixed:
+        return False
+    raise ReinkError(
+        "metadata-mutation",
+        "cannot capture: the program makes an input of symbolic size a view of itself",
+        why="the graph that Dynamo gives has the sizes of that view, and no longer those of the input",
+        do="make a new view and use that instead (y = x.t()), or call mark_static on the input",
+    )
+
+
+def _trace(flat: Callable[..., Any], fakes: list[Any], label: str, objects: _Objects) -> Program:
+    """The captured program of `flat`, which while it runs notes in `objects` what becomes of its inputs."""
     try:
         module = trace(flat, fakes)
     except ReinkError:
@@ -250,7 +305,8 @@ def _trace(flat: Callable[..., Any], fakes: list[Any], label: str, same: list[tu
             raise
         raise refused from error
     _describe_constants(module, fakes)
-    return Program(module, Form.MUTABLE, MutationSignature(known=False, identical=tuple(same)))
+    signature = MutationSignature(known=False, identical=objects.identical, changes=objects.changes)
+    return Program(module, Form.MUTABLE, signature)
 
 
 def _describe_constants(module: torch.fx.GraphModule, fakes: list[Any]) -> None:
@@ -363,27 +419,45 @@ class _UserLines(TorchFunctionMode):
 class _IndexedWrites(TorchFunctionMode):
     """Keeps ``cache[position] = row`` a write by index when `position` is a tensor of one number.
 
-    PyTorch would read the number, which a trace cannot. Refuses ``x.data = y``, which a trace does not see.
+    PyTorch would read the number, which a trace cannot. Makes ``x.data = y``, which a trace does not see, the operator
+    that does it, and refuses it where there is none.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return func(*args, **(kwargs or {}))
         if func == _SET_DATA:
-            raise ReinkError(
-                "metadata-mutation",
-                "cannot capture: the program gives a tensor other memory by assigning to its .data",
-                where=_user_line_of(sys._getframe(1)),
-                why="what shares memory with what would change in the middle of the program",
-                do="assign the tensor to the name instead (x = y), or copy its values (x.copy_(y))",
-            )
+            return _set_data(args[0], args[1], _user_frame(sys._getframe(1)))
         if func is Tensor.__setitem__ and isinstance(args[1], Tensor) and _is_position(args[1]):
             return _write_row(*args)
         return func(*args, **(kwargs or {}))
 
 
+# Looked up once: reading an operator of torch.ops runs Python code.
+_SET = torch.ops.aten.set_.source_Tensor
 # What a function mode is told of an assignment to ``.data``.
 _SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009  a slot wrapper that type checkers do not know
+
+
+def _set_data(target: Tensor, value: Tensor, frame: FrameType | None) -> Tensor:
+    """``target.data = value`` as the operator that gives `target` the memory of `value`."""
+    line = _frame_line(frame) if frame is not None else ""
+    if _meaning(target) != _meaning(value):
+        raise ReinkError(
+            "metadata-mutation",
+            "cannot capture: the program assigns to the .data of a tensor what is no tensor of its kind",
+            where=_shown_line(frame),
+            why="dtype, device or lazy bits of a tensor would change, which no operator does",
+            do="assign the tensor to the name instead (x = y), or copy its values (x.copy_(y))",
+        )
+    if line:
+        set_stack_trace([line])
+    return _SET(target, value)  # type: ignore[no-any-return]
+
+
+def _meaning(tensor: Tensor) -> tuple[Any, ...]:
+    """All that a tensor is besides its memory, and where in that it lies."""
+    return tensor.dtype, tensor.device, tensor.layout, tensor.is_conj(), tensor.is_neg()
 
 
 def _write_row(target: Tensor, position: Tensor, value: Any) -> Tensor:
@@ -408,9 +482,8 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _user_line_of(frame: FrameType | None) -> str:
-    found = _user_frame(frame)
-    return f"{found.f_code.co_filename.rsplit('/', 1)[-1]}:{found.f_lineno} in {found.f_code.co_name}" if found else ""
+def _shown_line(frame: FrameType | None) -> str:
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else ""
 
 
 def _frame_line(frame: FrameType) -> str:

@@ -321,11 +321,11 @@ class _Functionalizer:
         return self.emitter.emit(plain, (a, b), plain(*values))
 
     def _metadata(self, node: Node, facts: OpFacts) -> None:
-        resized = self.metadata.resized(node, facts)
-        if resized is None:
+        moved = self.metadata.moved(node, facts)
+        if moved is None:
             self._view(node, self.metadata.view(node, facts))
         else:
-            self.values[node] = resized
+            self.values[node] = moved
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -437,6 +437,8 @@ class _Functionalizer:
             if buffer.kind == "input":
                 mutations.append(InputMutation(buffer.input_index, len(results)))
                 results.append(self.ledger.newest(buffer))
+        changes = self.program.signature.changes
+        self.metadata.require_views(leaves[len(leaves) - len(changes) :], changes)
         outputs = output_specs(leaves, values, results, self.ledger)
         self.bare = self.inner and len(results) == 1 and not isinstance(returned, (list, tuple))
         self.graph.output(results[0] if self.bare else tuple(results))
@@ -446,6 +448,8 @@ class _Functionalizer:
             mutations=tuple(mutations),
             offset_sensitive=tuple(self.offset_sensitive.items()),
             identical=self.program.signature.identical,
+            changes=changes,
+            reshaped=tuple(sorted(self.metadata.reshaped)),
         )
 
 

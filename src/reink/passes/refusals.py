@@ -45,8 +45,20 @@ def metadata_mutation(node: Node, facts: OpFacts) -> ReinkError:
     )
 
 
+def given_other_memory(node: Node, facts: OpFacts, name: str = "a tensor") -> ReinkError:
+    """A tensor object gets other memory than it had: the caller's, or one whose new memory no place says."""
+    return ReinkError(
+        "metadata-mutation",
+        f"cannot functionalize {facts.name}: it gives {name} other memory",
+        where=where(node),
+        why="the caller would hold a tensor whose memory the graph made, or that of another tensor, and every view of "
+        "the old memory would stay behind",
+        do="return the new tensor and let the caller take it, or copy its values (x.copy_(y))",
+    )
+
+
 class OutsideInput(ReinkError):
-    """A view by strides may leave the memory that the graph owns: that of input number `input`, -1 if of none."""
+    """A view may leave the memory that the graph owns: that of input number `input`, -1 if of none."""
 
     input = -1
 
@@ -59,6 +71,19 @@ def outside_input(node: Node, buffer: Buffer) -> OutsideInput:
         where=where(node),
         why="the graph owns only the elements of its tensors, not what lies between or beyond them",
         do="take the view from a tensor that covers all of it",
+    )
+    error.input = buffer.input_index
+    return error
+
+
+def outgrown_input(node: Node, facts: OpFacts, buffer: Buffer) -> OutsideInput:
+    """An input is made larger than the memory that the graph owns of it."""
+    error = OutsideInput(
+        "metadata-mutation",
+        f"cannot functionalize {facts.name}: it makes {buffer.name} larger than its memory",
+        where=where(node),
+        why="the storage of the caller's tensor would have to grow, and with it that of all that shares it",
+        do="make a new tensor of the size that is needed and copy into it, or pass one that is large enough",
     )
     error.input = buffer.input_index
     return error

@@ -106,6 +106,8 @@ class Subgraphs:
         if first is None or module is None:
             return None
         signature = self._functionalize(self._captured(node.args[0]), None).signature
+        if signature.reshaped:
+            raise subgraph_mutation(node, facts, "what an operand is")
         if not signature.mutations and not any(_shares_memory(spec) for spec in signature.outputs):
             return None
         return module, node.args[first:]
@@ -185,6 +187,8 @@ class Subgraphs:
         for graph, program in zip(call.graphs, inner, strict=True):
             if program.signature.offset_sensitive:
                 raise subgraph_alias(node, facts)
+            if program.signature.reshaped:
+                raise subgraph_mutation(node, facts, "what an operand is")
             for k in program.signature.mutated_inputs:
                 positions = [p for p, (i, _) in enumerate(bound.captured) if i == k]
                 places = [self._values.place(call.operands[p]) for p in positions]
@@ -250,7 +254,7 @@ class Subgraphs:
                 continue
             inner = self._functionalize(self._captured(used), None)
             signature = inner.signature
-            if signature.mutations:
+            if signature.mutations or signature.reshaped:
                 raise subgraph_mutation(node, facts, "an operand")
             if signature.offset_sensitive or any(_shares_memory(spec) for spec in signature.outputs):
                 raise subgraph_alias(node, facts)

@@ -36,7 +36,7 @@ MEANING = MappingProxyType(
 _COLOURS = (
     (r"(?m)#.*$", "dim"),
     (r"\b[A-Za-z]\w*_(?=[.(])(?:\.\w+)?", "yellow"),
-    (r"\b(?:return|epilogue)\b", "bold"),
+    (r"\b(?:return|epilogue|becomes)\b", "bold"),
     (r"(?m)^\s*[A-Za-z_]\w*(?=\s*=)", "cyan"),
     (r"\b[a-z]+\d*\[[^\]\n]*\]", "green"),
 )
