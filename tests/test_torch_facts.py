@@ -145,6 +145,23 @@ def test_other_operators_are_no_views(op: Any) -> None:
     assert not op.is_view
 
 
+def test_the_fake_kernel_of_dropout_that_drops_nothing_returns_its_operand() -> None:
+    x, op = torch.ones(3), aten.native_dropout.default
+    assert op(x, 0.5, False)[0] is not x and op(x, 0.0, True)[0] is not x
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        assert op(fake, 0.5, False)[0] is fake and op(fake, 0.0, True)[0] is fake
+
+
+def test_a_tracing_rule_may_decline() -> None:
+    rules = {aten.neg.default: lambda x: NotImplemented if x.dim() else aten.mul.Tensor(x, -1)}
+    targets = [
+        n.target
+        for n in _calls(_traced(lambda x: (x.neg(), x[0].neg()), torch.ones(3), decomposition_table=rules).graph)
+    ]
+    assert targets == [aten.neg.default, aten.select.int, aten.mul.Tensor]
+
+
 def test_optional_lists_of_written_tensors_are_visible_in_the_schema() -> None:
     for op in (ops.bump_present.default, ops.spill_all.default, ops.spill.default):
         assert [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write], op
