@@ -18,6 +18,10 @@ _KINDS = (
     "foreach",
     "metadata",
     "outside",
+    "known_behaviours",
+    "known_inputs",
+    "known_operators",
+    "known_tensors",
 )
 
 for _kind in _KINDS:
