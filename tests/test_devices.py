@@ -74,6 +74,12 @@ TRACED_OTHERWISE = {
     "indexed_family": "torch.tensor makes a constant that is lifted on the CPU only",
     "batch_norm_without_training": "statistics that nobody reads are empty on the CPU only",
     "module_with_cache": "makes a tensor of the default device inside a module",
+    "constant_made_inside_and_written": "torch.tensor makes a constant that is lifted on the CPU only",
+    "number_made_inside_and_written": "torch.tensor makes a constant that is lifted on the CPU only",
+    "buffers_that_share_memory": "a module that is moved gives every buffer memory of its own",
+    "dropout_operator_that_keeps_everything": "returns its very operand on meta only",
+    "dropout_operator_that_is_off": "returns its very operand on meta only",
+    "fused_step_of_an_optimiser": "the operator has no kernel for meta",
 }
 # Nor programs that read a number out of a tensor, or whose answer may be a refusal or the stock pipeline's.
 PORTABLE = [p for p in PROGRAMS if p.name not in TRACED_OTHERWISE and not (p.scalars or p.handed_over or p.may_refuse)]

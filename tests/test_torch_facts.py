@@ -17,7 +17,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from reink.core.torch_internals import NodeAppender, hint_of, input_nodes
+from reink.core.opinfo import HIDDEN_VIEWS, HIDDEN_WRITES
+from reink.core.torch_internals import NodeAppender, hint_of, input_nodes, operator_named, storage_key
 
 aten = torch.ops.aten
 
@@ -141,9 +142,43 @@ def test_view_operators_say_so(op: Any) -> None:
     assert not op._schema.is_mutable
 
 
-@pytest.mark.parametrize("op", [aten.add_.Tensor, aten._unsafe_view.default, aten.clone.default])
+@pytest.mark.parametrize("op", [aten.add_.Tensor, *map(operator_named, HIDDEN_VIEWS), aten.clone.default])
 def test_other_operators_are_no_views(op: Any) -> None:
     assert not op.is_view
+
+
+@pytest.mark.parametrize("name", sorted(HIDDEN_VIEWS))
+def test_some_views_do_not_say_so(name: str) -> None:
+    x = torch.ones(4, 1)
+    results = operator_named(name)(x, [2, 2] if "split.Tensor" not in name else 2)
+    parts = [results] if isinstance(results, Tensor) else results
+    assert all(storage_key(part) == storage_key(x) for part in parts)
+
+
+@pytest.mark.parametrize(("name", "options"), [("native_batch_norm", (True, 0.1, 1e-5)), ("update_stats", (0.1,))])
+def test_batch_norm_writes_its_statistics_and_does_not_say_so(name: str, options: tuple[object, ...]) -> None:
+    (full,) = (n for n in HIDDEN_WRITES if n.startswith("aten.") and n.split(".")[1].endswith(name))
+    op, x, mean, variance = operator_named(full), torch.rand(4, 3) + 1, torch.zeros(3), torch.ones(3)
+    assert not op._schema.is_mutable
+    op(x, *((None, None) if name == "native_batch_norm" else ()), mean, variance, *options)
+    assert mean.ne(0).all() and variance.ne(1).all()
+
+
+def test_the_fake_kernel_of_dropout_that_drops_nothing_returns_its_operand() -> None:
+    x, op = torch.ones(3), aten.native_dropout.default
+    assert op(x, 0.5, False)[0] is not x and op(x, 0.0, True)[0] is not x
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        assert op(fake, 0.5, False)[0] is fake and op(fake, 0.0, True)[0] is fake
+
+
+def test_a_tracing_rule_may_decline() -> None:
+    rules = {aten.neg.default: lambda x: NotImplemented if x.dim() else aten.mul.Tensor(x, -1)}
+    targets = [
+        n.target
+        for n in _calls(_traced(lambda x: (x.neg(), x[0].neg()), torch.ones(3), decomposition_table=rules).graph)
+    ]
+    assert targets == [aten.neg.default, aten.select.int, aten.mul.Tensor]
 
 
 def test_optional_lists_of_written_tensors_are_visible_in_the_schema() -> None:

@@ -19,6 +19,10 @@ _KINDS = (
     "metadata",
     "control_flow",
     "outside",
+    "known_behaviours",
+    "known_inputs",
+    "known_operators",
+    "known_tensors",
 )
 
 for _kind in _KINDS:

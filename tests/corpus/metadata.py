@@ -11,7 +11,7 @@ from torch.nn import functional
 from corpus.registry import counting, inside, program, tensors
 
 # Dynamo leaves a statement that makes an input a view of itself, and `resize_`, to eager.
-SPLIT: dict[str, Any] = {"fullgraph": False, "by_library": True, "zero_extra": False}
+SPLIT: dict[str, Any] = {"fullgraph": False, "zero_extra": False}
 
 
 @program("view_reshaped_in_place", tensors((16,)))

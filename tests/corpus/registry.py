@@ -25,7 +25,7 @@ class Program:
     `zero_extra`: a compiled call may allocate no byte more than the eager call. `may_refuse`: a `ReinkError`
     is as good an answer as eager's. `handed_over`: reink may leave the program to stock PyTorch, so no
     pass of the user sees it. `calls`: makers of the arguments of further calls. `dynamic` and `fullgraph`
-    are those of `torch.compile`; `by_library` marks what Dynamo splits and the library takes whole.
+    are those of `torch.compile`;
     `dynamic_dims` marks (input, dim) pairs; `scalars` lets Dynamo capture ``item()``. `state` and `reset`
     are the judge's.
     """
@@ -43,7 +43,6 @@ class Program:
     calls: tuple[MakeArguments, ...] = ()
     scalars: bool = False
     fullgraph: bool = True
-    by_library: bool = False
     state: Callable[[], object] | None = None
     reset: Callable[[], None] | None = None
 

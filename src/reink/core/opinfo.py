@@ -97,11 +97,17 @@ class OperatorRow:
     note: str
 
 
-# Aliases that the schema does not admit: the result is the memory of the first argument.
-HIDDEN_VIEWS = frozenset({"aten._unsafe_view.default"})
+# Aliases that the schema does not admit: each result is memory of the first argument.
+HIDDEN_VIEWS = frozenset(
+    {
+        "aten._unsafe_view.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
+    }
+)
 
 # Written arguments that the schema does not admit, and the argument that has to be true for it (empty: always).
-# Guarded by tests/test_opinfo.py: each is run and watched.
+# Guarded by tests/test_torch_facts.py: those that run without a GPU are run and watched.
 HIDDEN_WRITES: dict[str, tuple[tuple[str, ...], str]] = {
     "aten.native_batch_norm.default": (("running_mean", "running_var"), "training"),
     "aten.cudnn_batch_norm.default": (("running_mean", "running_var"), "training"),
@@ -258,9 +264,7 @@ def _kind(op: OpOverload, name: str, written: tuple[int, ...]) -> Kind:
     packet = name.split(".")[1]
     if name.startswith("aten.") and packet in METADATA_MUTATIONS:
         return Kind.METADATA
-    if name in HIDDEN_VIEWS:
-        return Kind.VIEW
-    if op.is_view and not written:
+    if name in HIDDEN_VIEWS or (op.is_view and not written):
         return Kind.VIEW_LIST if "[]" in str(op._schema.returns[0].type) or _is_list(op) else Kind.VIEW
     if written == (0,) and _pure_twin(op, name) is not None:
         return Kind.IN_PLACE

@@ -250,15 +250,33 @@ def _dropout_as_in_eager() -> Iterator[None]:
         op._dispatch_cache.clear()
 
 
-def trace(
-    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Any] | None = None
-) -> torch.fx.GraphModule:
+def _dropout_with_mask() -> Callable[..., Any]:
+    """A tracing rule for ``native_dropout``: of one that drops nothing the fake kernel returns its very operand.
+
+    The trace would take every later use of the operand for one of the result, so the kernel is given another object.
+    """
+    op, inside = torch.ops.aten.native_dropout.default, False
+
+    def drop(tensor: Tensor, p: float, train: bool | None) -> Any:
+        nonlocal inside
+        if inside or (train and p != 0):
+            return NotImplemented
+        inside = True
+        try:
+            return op(torch.ops.aten.alias.default(tensor), p, train)
+        finally:
+            inside = False
+
+    return drop
+
+
+def trace(function: Callable[..., Any], inputs: Sequence[Any]) -> torch.fx.GraphModule:
     """Trace `function` over fake `inputs` to ATen, mutations kept, node metadata kept."""
     mode = detect_fake_mode(inputs)
     with _trace_context(mode):
         traced = make_fx(
             function,
-            decomposition_table=dict(decompositions or {}),
+            decomposition_table={torch.ops.aten.native_dropout.default: _dropout_with_mask()},
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*inputs)

@@ -222,9 +222,9 @@ def list_view_steps(
     if name == "aten.unbind.int":
         dim = _dim(args[1] if len(args) > 1 else 0, rank)
         return [ViewStep("aten.select.int", (dim, k)) for k in range(count)]
-    if name in ("aten.split.Tensor", "aten.chunk.default"):
+    if name in ("aten.split.Tensor", "aten.unsafe_split.Tensor", "aten.chunk.default"):
         return _even_slices(name, args, count, sizes, number)
-    if name in ("aten.split_with_sizes.default", "aten.split.sizes"):
+    if name in ("aten.split_with_sizes.default", "aten.unsafe_split_with_sizes.default", "aten.split.sizes"):
         dim, start, steps = _dim(args[2] if len(args) > 2 else 0, rank), 0, []
         for length in args[1]:
             end = number(torch.add, start, length)
