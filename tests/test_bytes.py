@@ -33,6 +33,9 @@ def copied_bytes(graph: torch.fx.Graph, *, drop: bool = False) -> int:
             continue
         if node.target in COPIES and not (drop and node.target is aten.clone.default and not node.kwargs):
             total += _bytes(node.meta.get("val", node.args[0].meta.get("val")))
+        elif node.target is aten.resize_.default:  # that grows: eager copies what was there
+            old, new = _bytes(node.args[0].meta["val"]), _bytes(node.meta["val"])
+            total += old if new > old else 0
         elif node.target in SCATTERS:
             total += _bytes(node.args[1].meta["val"])
             if node.target is aten.as_strided_scatter.default and len(node.args) > 4:

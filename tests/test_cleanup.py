@@ -564,6 +564,8 @@ def test_lowered_equals_eager_and_copies_no_more(fn: Function, shapes: Shapes, d
 def test_random_programs_copy_no_more(number: int) -> None:
     """Each input gets memory of its own: here only values inside the program share."""
     made = generate(0, number).apart()
+    if not {"branch", "loop"}.isdisjoint(made.rules):  # their graphs are taken apart by more than this test does
+        reject()
     nested, make_inputs = made.functions()
     note(made.text())
 

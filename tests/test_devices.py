@@ -81,8 +81,13 @@ TRACED_OTHERWISE = {
     "dropout_operator_that_is_off": "returns its very operand on meta only",
     "fused_step_of_an_optimiser": "the operator has no kernel for meta",
 }
-# Nor programs that read a number out of a tensor, or whose answer may be a refusal or the stock pipeline's.
-PORTABLE = [p for p in PROGRAMS if p.name not in TRACED_OTHERWISE and not (p.scalars or p.handed_over or p.may_refuse)]
+# Nor programs that read a number out of a tensor, as a branch of eager does, or whose answer may be a refusal or the
+# stock pipeline's.
+PORTABLE = [
+    p
+    for p in PROGRAMS
+    if p.name not in TRACED_OTHERWISE and p.kind != "control_flow" and not (p.scalars or p.handed_over or p.may_refuse)
+]
 # Eager reads a number out of a tensor to carry out a subscript, and on ``meta`` there is none.
 READS_A_POSITION = frozenset({"position_from_tensor"})
 SAMPLE = [p for p in (PORTABLE if LONG else PORTABLE[::6]) if p.name not in READS_A_POSITION]
