@@ -240,6 +240,21 @@ def one_object_turned_there_and_back(x: Tensor, y: Tensor) -> Tensor:
     return total + row[0]
 
 
+def _twice_inside_another() -> tuple[Tensor, Tensor, Tensor]:
+    storage = counting(30)
+    x = storage.as_strided((4, 2), (3, 1), 2)
+    return storage, x, x
+
+
+@program("one_object_set_to_a_view_of_itself", _twice_inside_another, **SPLIT)
+def one_object_set_to_a_view_of_itself(storage: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    # `x` and `y` are one object, and have to be one while the program is traced
+    part = x.as_strided((2, 2), (9, 1)).t()
+    x.set_(part)  # type: ignore[call-overload]
+    y.copy_(storage[:4].view(2, 2))
+    return y * 2
+
+
 @program("empty_object_given_twice", _nothing_twice, **SPLIT)
 def empty_object_given_twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     x.unsqueeze_(0)

@@ -90,6 +90,7 @@ class MetadataChanges:
         other = self._values.place(node.args[1])
         if other is None or other.bits or place.bits or self._is_given(node.args[0]):
             raise given_other_memory(node, facts, tensor_object(node).name)
+        self._note(node.args[0])
         return other
 
     def require_views(self, objects: Sequence[Any], changes: Sequence[ObjectChange]) -> None:
