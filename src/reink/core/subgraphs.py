@@ -97,7 +97,7 @@ class FunctionalCall:
 
 def functional_call(program: Program, node: Node) -> FunctionalCall | None:
     """What a call of a functional `program` hands back; None if its graphs are not followed."""
-    call = subgraph_call(node)
+    call = subgraph_call(node) if program.subgraphs else None
     if call is None:
         return None
     inner = [program.subgraphs.get(str(g.target)) for g in call.graphs]
@@ -119,5 +119,6 @@ def with_new_values(inner: Program, first: int, count: int) -> None:
     own = results[: len(signature.outputs)]
     new = [known.get(k, inputs[k]) for k in range(first, first + count)]
     inner.output().args = ((*own, *new),)
+    inner.bare = inner.bare and not new
     mutations = tuple(InputMutation(first + k, len(own) + k) for k in range(count))
     inner.signature = replace(signature, mutations=mutations)

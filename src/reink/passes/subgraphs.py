@@ -24,7 +24,7 @@ from reink.core.program import Form, MutationSignature, OutputKind, OutputSpec, 
 from reink.core.subgraphs import SubgraphCall, arguments_of, subgraph_call, with_new_values
 from reink.core.values import Pending, Values
 from reink.core.views import chain
-from reink.passes.refusals import refuse_unwritable, subgraph_alias, subgraph_mutation
+from reink.passes.refusals import OutsideInput, refuse_unwritable, subgraph_alias, subgraph_mutation
 
 Node = torch.fx.Node
 GraphModule = torch.fx.GraphModule
@@ -105,7 +105,7 @@ class Subgraphs:
         first, module = RUN_ONCE.get(facts.name), self.graph_of(node.args[0])
         if first is None or module is None:
             return None
-        signature = self._functionalize(self._captured(node.args[0]), None).signature
+        signature = self._pure(node.args[0], None).signature
         if signature.reshaped:
             raise subgraph_mutation(node, facts, "what an operand is")
         if not signature.mutations and not any(_shares_memory(spec) for spec in signature.outputs):
@@ -121,13 +121,13 @@ class Subgraphs:
         bases: list[Buffer] = []
         while True:
             bound = self._bound(call, bases)
-            inner = [self._functionalize(self._captured(g), bound) for g in call.graphs]
+            inner = [self._pure(g, bound) for g in call.graphs]
             found = self._written(node, facts, call, inner, bound, bases)
             if not found:
                 break
             bases += found
         if any(_shares_memory(spec) for i in inner for spec in i.signature.outputs):
-            if bases or any(_writes(self._captured(g).module) for g in call.graphs):
+            if bases or any(_writes(m) for m in map(self.graph_of, call.graphs) if m is not None):
                 raise subgraph_alias(node, facts)
             self._keep(node, facts, call)
             return None
@@ -142,10 +142,17 @@ class Subgraphs:
 
     # -- what the graphs are given ---------------------------------------------------------------
 
-    def _captured(self, node: Any) -> Program:
-        module = self.graph_of(node)
+    def _pure(self, graph: Any, bound: Bound | None) -> Program:
+        """The pure program of a captured graph. An error names an input of this graph, not of that one."""
+        module = self.graph_of(graph)
         assert module is not None
-        return Program(module, Form.MUTABLE, MutationSignature(known=False))
+        try:
+            return self._functionalize(Program(module, Form.MUTABLE, MutationSignature(known=False)), bound)
+        except OutsideInput as error:
+            source = bound.sources[error.input] if bound is not None and error.input >= 0 else None
+            is_input = isinstance(source, Place) and source.buffer.kind == "input"
+            error.input = source.buffer.input_index if is_input else -1  # type: ignore[union-attr]
+            raise
 
     def _bound(self, call: SubgraphCall, bases: list[Buffer]) -> Bound:
         bound, values = Bound(), self._values
@@ -252,7 +259,7 @@ class Subgraphs:
                 self._untouched[str(used.target)] = module
                 self._values[used] = self._graph.get_attr(str(used.target))
                 continue
-            inner = self._functionalize(self._captured(used), None)
+            inner = self._pure(used, None)
             signature = inner.signature
             if signature.mutations or signature.reshaped:
                 raise subgraph_mutation(node, facts, "an operand")

@@ -1,0 +1,164 @@
+"""Calls that run graphs of their own: what passes see of them, how they are lowered, what the check refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.fx
+from corpus.control_flow import branch, loop
+from corpus.registry import counting
+from torch import Tensor
+
+from reink.api import CompiledFunction, compile_function
+from reink.check import check_form, check_ownership
+from reink.core.program import Program
+from reink.core.subgraphs import functional_call, subgraph_call
+from reink.fuzz.injection import copied
+from reink.fuzz.shuffle import assert_pure, shuffle_pass
+
+Node = torch.fx.Node
+aten = torch.ops.aten
+
+
+def maybe_store(flag: Tensor, cache: Tensor, row: Tensor) -> Tensor:
+    def store(row: Tensor) -> Tensor:
+        cache[1].copy_(row)
+        return row * 2
+
+    return branch(flag, store, lambda row: row + 1, row)
+
+
+def fill_rows(x: Tensor, rows: Tensor) -> Tensor:
+    def body(i: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = state * 2
+        rows.index_copy_(0, i.reshape(1), state.unsqueeze(0))
+        return i + 1, state
+
+    loop(lambda i, state: i < 4, body, torch.tensor(0), x)
+    return rows.sum()
+
+
+def flagged() -> tuple[Tensor, Tensor, Tensor]:
+    return torch.tensor(True), counting(3, 4), counting(4, start=30)
+
+
+def of_a_branch(**options: Any) -> CompiledFunction:
+    """`maybe_store`, compiled."""
+    return compile_function(maybe_store, flagged(), options)
+
+
+def the_call(program: Program) -> Node:
+    """The one call of a program that runs graphs of its own."""
+    (found,) = [n for n in program.graph.nodes if subgraph_call(n) is not None]
+    return found
+
+
+def called(graph: torch.fx.Graph) -> list[Any]:
+    """The operators of a graph, in order."""
+    return [n.target for n in graph.nodes if n.op == "call_function"]
+
+
+def test_what_a_branch_writes_is_a_result_of_each_branch() -> None:
+    functional = of_a_branch().compiled.functional
+    known = functional_call(functional, the_call(functional))
+    assert known is not None
+    assert [b.name for b in known.bases] == ["cache"]
+    assert known.count == 1
+    for inner in functional.subgraphs.values():
+        assert [m.result for m in inner.signature.mutations] == [1]
+        assert check_form(inner).ok
+
+
+def test_graphs_inside_are_pure_and_passes_see_them() -> None:
+    seen: list[int] = []
+    shuffle = shuffle_pass(1)
+    fast = of_a_branch(passes=(shuffle, lambda graph: seen.append(len(graph.nodes))))
+    assert_pure(fast.compiled.functional.graph)
+    assert len(seen) == len(shuffle.sizes) == 3
+
+
+def test_the_branch_that_is_taken_writes_the_callers_memory() -> None:
+    lowered = of_a_branch().compiled.lowered
+    assert lowered is not None
+    assert called(lowered.graph).count(aten.clone.default) == 0
+    assert aten.copy_.default in called(lowered.subgraphs["true_graph_0"].graph)
+    assert aten.copy_.default not in called(lowered.subgraphs["false_graph_0"].graph)
+
+
+def test_a_loop_writes_one_buffer_in_every_round() -> None:
+    fast = compile_function(fill_rows, (counting(3), torch.zeros(4, 3)))
+    lowered, report = fast.compiled.lowered, fast.compiled.report()
+    assert lowered is not None
+    body = called(lowered.subgraphs["while_loop_body_graph_0"].graph)
+    assert aten.index_copy_.default in body
+    assert not {aten.clone.default, aten.copy_.default, aten.index_copy.default} & set(body)
+    assert report.bytes_cloned == 0
+    assert [d.operator for d in report.decisions if d.operator.startswith("aten")] == ["aten.index_copy_.default"]
+
+
+def edited(change: Callable[[torch.fx.Graph, Node], None]) -> tuple[bool, str]:
+    """What the check says of the lowered `maybe_store` after `change`."""
+    compiled = of_a_branch().compiled
+    assert compiled.plan is not None and compiled.lowered is not None
+    mutant = copied(compiled.lowered)
+    change(mutant.graph, the_call(mutant))
+    verdict = check_ownership(compiled.functional, [s.node for s in compiled.plan.steps], mutant)
+    return verdict.ok, " ".join(verdict.details)
+
+
+def _parts(call: Node) -> tuple[Any, ...]:
+    return call.args
+
+
+def _exchange_graphs(graph: torch.fx.Graph, call: Node) -> None:
+    flag, yes, no, operands = _parts(call)
+    call.args = (flag, no, yes, operands)
+
+
+def _write_a_copy(graph: torch.fx.Graph, call: Node) -> None:
+    flag, yes, no, (cache, row) = _parts(call)
+    with graph.inserting_before(call):
+        other = graph.call_function(aten.clone.default, (cache,))
+    other.meta.update(call.meta, reink_role="copy")
+    call.args = (flag, yes, no, (other, row))
+
+
+def _give_the_base_twice(graph: torch.fx.Graph, call: Node) -> None:
+    flag, yes, no, (cache, _) = _parts(call)
+    call.args = (flag, yes, no, (cache, cache))
+
+
+def _leave_the_call_out(graph: torch.fx.Graph, call: Node) -> None:
+    for user in list(call.users):
+        user.replace_all_uses_with(_parts(call)[3][1])
+        graph.erase_node(user)
+    graph.erase_node(call)
+
+
+def test_the_call_as_it_is_is_accepted() -> None:
+    assert edited(lambda graph, call: None) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_exchange_graphs, "other graphs"),
+        (_write_a_copy, "input cache does not end with its new value"),
+        (_give_the_base_twice, "reads row in cache"),
+    ],
+)
+def test_a_call_that_does_something_else_is_refused(change: Callable[..., None], told: str) -> None:
+    accepted, why = edited(change)
+    assert not accepted
+    assert told in why
+
+
+def test_a_call_that_is_left_out_is_refused() -> None:
+    compiled = of_a_branch().compiled
+    assert compiled.plan is not None and compiled.lowered is not None
+    mutant = copied(compiled.lowered)
+    _leave_the_call_out(mutant.graph, the_call(mutant))
+    assert not check_ownership(compiled.functional, [s.node for s in compiled.plan.steps], mutant).ok
