@@ -52,8 +52,9 @@ def of_a_branch(**options: Any) -> CompiledFunction:
 
 def the_call(program: Program) -> Node:
     """The one call of a program that runs graphs of its own."""
-    (found,) = [n for n in program.graph.nodes if subgraph_call(n) is not None]
-    return found
+    found: list[Node] = [n for n in program.graph.nodes if subgraph_call(n) is not None]
+    assert len(found) == 1
+    return found[0]
 
 
 def called(graph: torch.fx.Graph) -> list[Any]:
