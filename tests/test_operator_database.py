@@ -11,6 +11,8 @@ STRIDE = 1 if LONG else 12
 # Always tried: each was wrong once, or is easy to get wrong.
 NAMED = frozenset(
     {
+        "_foreach_addcdiv",
+        "_foreach_lerp",
         "as_strided_scatter",
         "expand_as",
         "index_put",

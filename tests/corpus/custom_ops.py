@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from support.operators import ops
+from support.operators import ops, writes_one_of_two
 from torch import Tensor
 
 from corpus.registry import counting, inside, program, tensors
@@ -382,3 +382,9 @@ class Holder(torch.nn.Module):
         ops.bump(self.seen[2:])
         self.seen[0].add_(x[0])
         return x + self.weight + self.seen
+
+
+@program("operator_that_may_write_any_argument", tensors((3, 4), (4,)))
+def operator_that_may_write_any_argument(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    total: Tensor = writes_one_of_two(x[1], y)
+    return total + y, x.sum(0)

@@ -1,8 +1,9 @@
 """Programs made from PyTorch's own operator database: each operator writes, or is written through, part of a tensor.
 
-Three forms. ``in place``: the in-place form on a view of an input, the base read afterwards. ``view``: the results are
-written, and every input is read afterwards, so an operator that may return a view shows whether it did. ``out``: the
-``out=`` form writes into a slice of a larger tensor. Eager PyTorch is the judge; a program that it refuses is no trial.
+Three forms. ``in place``: the in-place form on a view of an input, for lists of tensors on views of one base, and the
+base read afterwards. ``view``: the results are written, and every input is read afterwards, so an operator that may
+return a view shows whether it did. ``out``: the ``out=`` form writes into a slice of a larger tensor. Eager PyTorch
+is the judge; a program that it refuses is no trial.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 FORMS = ("in place", "view", "out")
 # Samples of the database that are tried for each dtype and form; the first ones are the commonest calls.
 SAMPLES = 3
+# Not tried: a fake kernel of PyTorch foretells another dtype than eager gives, and no trace knows better.
+FORETOLD_OTHERWISE = frozenset({("_foreach_pow", torch.bool)})
 # Results of one call that are written.
 WRITTEN_RESULTS = 3
 # Bytes before and after every storage that nobody may touch.
@@ -68,8 +71,15 @@ class Result:
 
 
 def operators() -> list[Any]:
-    """The entries of the database, in its order."""
-    return list(database.op_db)
+    """The entries of the database, in its order, those for lists of tensors last."""
+    lists = (
+        database.foreach_unary_op_db,
+        database.foreach_binary_op_db,
+        database.foreach_pointwise_op_db,
+        database.foreach_reduce_op_db,
+        database.foreach_other_op_db,
+    )
+    return [*database.op_db, *itertools.chain.from_iterable(lists)]
 
 
 def full_name(entry: Any) -> str:
@@ -81,7 +91,7 @@ def trials(entry: Any, forms: Sequence[str] = FORMS, samples: int = SAMPLES) -> 
     """Every trial of an entry that eager PyTorch may accept."""
     supported = entry.supported_dtypes("cpu")
     for dtype in DTYPES:
-        if dtype in supported:
+        if dtype in supported and (full_name(entry), dtype) not in FORETOLD_OTHERWISE:
             for sample in itertools.islice(_samples(entry, dtype), samples):
                 for form in forms:
                     yield from _TRIALS_OF[form](entry, dtype, sample)
@@ -122,7 +132,11 @@ def _is_tensor(value: object) -> bool:
 
 def _in_place(entry: Any, dtype: torch.dtype, call: _Call) -> Iterator[Trial]:
     operator = entry.inplace_variant
-    if operator is None or not _is_tensor(call.first):
+    if operator is None:
+        return
+    if isinstance(call.first, list):
+        yield from _in_place_of_a_list(entry, dtype, call)
+    if not _is_tensor(call.first):
         return
     for layout, make in LAYOUTS.items():
         made = make(call.first)
@@ -137,10 +151,27 @@ def _in_place(entry: Any, dtype: torch.dtype, call: _Call) -> Iterator[Trial]:
         yield Trial(full_name(entry), "in place", dtype, layout, program, (base, *call.tensors[1:]))
 
 
+def _in_place_of_a_list(entry: Any, dtype: torch.dtype, call: _Call) -> Iterator[Trial]:
+    """The tensors of the list are parts of one flat tensor, which is read afterwards."""
+    given = call.tensors[: len(call.first)]
+    if not all(map(_is_tensor, call.first)) or any(t.dtype != given[0].dtype for t in given):
+        return
+    sizes = [t.size() for t in given]
+    base = torch.cat([t.reshape(-1) for t in given])
+
+    def program(base: Tensor, *rest: Tensor) -> Any:
+        parts = [p.view(size) for p, size in zip(base.split([s.numel() for s in sizes]), sizes, strict=True)]
+        first, args, kwargs = call.arguments((*parts, *rest))
+        entry.inplace_variant(first, *args, **kwargs)
+        return base.clone()
+
+    yield Trial(full_name(entry), "in place", dtype, "listed", program, (base, *call.tensors[len(given) :]))
+
+
 def _view(entry: Any, dtype: torch.dtype, call: _Call) -> Iterator[Trial]:
     def program(*tensors: Tensor) -> Any:
         first, args, kwargs = call.arguments(tensors)
-        results = entry.op(first, *args, **kwargs)
+        results = _operator(entry)(first, *args, **kwargs)
         for result in itertools.islice((r for r in pytree.tree_leaves(results) if _is_tensor(r)), WRITTEN_RESULTS):
             if result.dtype == torch.bool:
                 result.logical_not_()
@@ -149,6 +180,11 @@ def _view(entry: Any, dtype: torch.dtype, call: _Call) -> Iterator[Trial]:
         return results, [t.clone() for t in tensors]
 
     yield Trial(full_name(entry), "view", dtype, "as given", program, call.tensors)
+
+
+def _operator(entry: Any) -> Program:
+    found: Program = entry.op if entry.op is not None else entry.method_variant
+    return found
 
 
 def _out(entry: Any, dtype: torch.dtype, call: _Call) -> Iterator[Trial]:

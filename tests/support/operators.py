@@ -7,10 +7,25 @@ from torch import Tensor
 
 from reink.fuzz.operators import operator, ops
 
-__all__ = ["JOURNAL", "ops"]
+__all__ = ["JOURNAL", "ops", "writes_one_of_two"]
 
 JOURNAL: list[float] = []
 """What `ops.note` has seen, in order. A test empties it before each run."""
+
+
+# --- that say little about themselves --------------------------------------------------------------------
+
+
+@torch.library.custom_op("reink_tests::writes_one_of_two", mutates_args="unknown")
+def writes_one_of_two(x: Tensor, y: Tensor) -> Tensor:
+    """Add the second argument to the first, and say only that any argument may be written."""
+    x.add_(y)
+    return x * 2
+
+
+@writes_one_of_two.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 # --- as serving engines have them -----------------------------------------------------------------------
