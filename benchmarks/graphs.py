@@ -86,7 +86,8 @@ class Family:
     """Programs that differ only in length.
 
     `function` and `build` both take a number of rounds, each `nodes_per_round` captured nodes;
-    `stock_nodes` are the lengths at which the stock pipeline is still bearable.
+    `stock_nodes` are the lengths at which the stock pipeline is still bearable, `traced_nodes` those at which
+    its functional trace is.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Family:
     function: Callable[[int], Callable[..., Tensor]]
     build: Callable[[int], Graph]
     stock_nodes: tuple[int, ...]
+    traced_nodes: tuple[int, ...]
 
     def rounds(self, nodes: int) -> int:
         """How many rounds give about so many nodes."""
@@ -171,7 +173,7 @@ def build_view_again(rounds: int) -> Graph:
 
 
 FAMILIES = (
-    Family("in-place ops on rows", 2, _table_and_value, add_to_rows, build_add_to_rows, (300, 1000)),
-    Family("custom calls on slices", 2, _table_and_value, fill_slices, build_fill_slices, (100, 300)),
-    Family("views of views in a loop", 5, _table_and_value, view_again, build_view_again, (100, 200)),
+    Family("in-place ops on rows", 2, _table_and_value, add_to_rows, build_add_to_rows, (300, 1000), (1_000, 10_000)),
+    Family("custom calls on slices", 2, _table_and_value, fill_slices, build_fill_slices, (100, 300), (1_000, 10_000)),
+    Family("views of views in a loop", 5, _table_and_value, view_again, build_view_again, (100, 200), (50, 100)),
 )

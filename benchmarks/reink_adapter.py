@@ -10,9 +10,18 @@ from torch import Tensor, fx
 from reink.core.program import Form, Program
 from reink.core.torch_internals import forward_of
 from reink.options import Options
+from reink.passes.functionalize import functionalize
 from reink.pipeline import compile_program
 
 CODEGEN = "codegen"
+
+
+def functionalize_seconds(mutable_graph_module: fx.GraphModule) -> float:
+    """Seconds of the functionalize step alone, which leaves the given graph as it was."""
+    program = Program(mutable_graph_module, Form.MUTABLE)
+    start = time.perf_counter()
+    functionalize(program)
+    return time.perf_counter() - start
 
 
 def compile_graph(mutable_graph_module: fx.GraphModule, example_inputs: Sequence[Tensor]) -> dict[str, float]:

@@ -13,6 +13,7 @@ import sys
 
 import call_overhead
 import compile_time
+import functionalize_cost
 import impossible
 import kv_step
 import torch
@@ -20,6 +21,7 @@ from rich.console import Console
 
 BENCHMARKS = {
     "compile_time": compile_time.run,
+    "functionalize_cost": functionalize_cost.run,
     "call_overhead": call_overhead.run,
     "kv_step": kv_step.run,
     "impossible": impossible.run,
