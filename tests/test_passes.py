@@ -14,6 +14,7 @@ from support.judge import compare
 from support.library import LONG, compiled, piped
 
 from reink.api import compile_function
+from reink.core.region import overlaps_itself
 from reink.errors import ReinkError, refusal_in
 from reink.fuzz.shuffle import shuffle_pass
 
@@ -32,10 +33,11 @@ def drop_clones(graph: Graph) -> None:
 def clone_every_result(graph: Graph) -> None:
     """The opposite: nodes without order and without values, which the pipeline has to complete.
 
-    A clone closes gaps, so what an operator is given that reads by strides stays as it is.
+    A clone closes gaps, so what an operator is given that reads by strides stays as it is. So do elements that share
+    memory, of which it makes several, and flags seen in other numbers, of which it makes zeros and ones.
     """
     for node in list(graph.nodes):
-        if any(user.target is aten.as_strided_copy.default for user in node.users):
+        if any(user.target is aten.as_strided_copy.default for user in node.users) or _is_more_than_values(node):
             continue
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and node.users:
             with graph.inserting_after(node):
@@ -43,11 +45,24 @@ def clone_every_result(graph: Graph) -> None:
             node.replace_all_uses_with(copied, lambda user, new=copied: user is not new)
 
 
+def _is_more_than_values(node: torch.fx.Node) -> bool:
+    """Whether a clone of the result of `node` is another thing."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    flags = value.dtype == torch.bool and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    layout = tuple(value.size()), tuple(value.stride())
+    return flags or (all(type(n) is int for n in sum(layout, ())) and overlaps_itself(*layout))
+
+
 def _eligible(program: Program) -> bool:
     return not program.handed_over and not program.may_refuse
 
 
-SAMPLE = PROGRAMS if LONG else random.Random(5).sample(PROGRAMS, 60)
+# Always tried: it was wrong once.
+NAMED = frozenset({"wider_view_of_one_row"})
+CHOSEN = NAMED | {p.name for p in random.Random(5).sample(PROGRAMS, 60)}
+SAMPLE = [p for p in PROGRAMS if LONG or p.name in CHOSEN]
 
 
 @pytest.mark.parametrize("change", [drop_clones, clone_every_result], ids=lambda f: f.__name__)

@@ -407,3 +407,25 @@ def overlapping_inputs_with_lazy_bits(x: Tensor, part: Tensor, turned: Tensor) -
 def product_of_flags_kept_in_a_flag(x: Tensor) -> Tensor:
     x.copy_(x * 3)
     return ~x
+
+
+def _flags_between_bytes() -> tuple[Tensor, Tensor]:
+    raw = torch.arange(90, 110, dtype=torch.uint8)
+    raw[4:16:2] = torch.tensor([1, 0, 0, 1, 1, 0], dtype=torch.uint8)
+    flags = raw.view(torch.bool)[4:16:2]
+    return flags[:4], flags[2:]
+
+
+@program("flags_that_overlap_between_bytes", _flags_between_bytes)
+def flags_that_overlap_between_bytes(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    # no copy of flags may take the bytes between them for flags
+    x.logical_not_()
+    y[1:].logical_xor_(x[:3])
+    return x & y, y
+
+
+@program("flags_seen_from_a_view_beyond_them", lambda: _flags_between_bytes()[:1])
+def flags_seen_from_a_view_beyond_them(x: Tensor) -> Tensor:
+    wide = x.as_strided((6,), (2,))
+    wide[3:].logical_not_()
+    return x | wide[2:]

@@ -247,3 +247,28 @@ def typed_view_of_one_number_by_two_ways(x: Tensor) -> tuple[Tensor, Tensor]:
     diagonal, row = table.diagonal(0, 0, 1), table.select(0, 0)
     ops.bump(row.view(torch.int32))
     return diagonal * 2, row
+
+
+def _bytes_with_flags() -> Tensor:
+    raw = torch.arange(90, 106, dtype=torch.uint8)
+    raw[::2] = torch.tensor([1, 0, 0, 1, 1, 0, 1, 0], dtype=torch.uint8)
+    return raw
+
+
+@program("flags_between_other_bytes", lambda: (_bytes_with_flags(),))
+def flags_between_other_bytes(x: Tensor) -> Tensor:
+    # a copy of flags makes each byte 0 or 1: the bytes between them may not be copied as flags
+    x.view(torch.bool)[::2].logical_not_()
+    y = x.clone()
+    y.view(torch.bool).view(4, 4).diagonal().fill_(True)
+    y.view(torch.bool).as_strided((3,), (4,), 2).logical_not_()
+    y.view(torch.bool)[3].fill_(False)
+    return y
+
+
+@program("flags_in_larger_numbers", lambda: (counting(6, dtype=torch.int32, start=70_000),))
+def flags_in_larger_numbers(x: Tensor) -> Tensor:
+    y = x * 257
+    ops.bump(y.view(torch.bool)[::4].view(torch.int8))
+    y.view(torch.bool)[1::8].fill_(True)
+    return y

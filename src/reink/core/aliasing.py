@@ -185,6 +185,8 @@ class Place:
             moved = (offset - before) * dtype.itemsize if offset is not before else 0
         else:
             moved = offset * dtype.itemsize - before * parent_dtype.itemsize
+            if dtype.itemsize == self.dtype.itemsize:  # as this place lies, whatever the strides of the value
+                size, stride, extent = self.size, self.stride, self.extent
         found = self.at(step, size, stride, self.offset + moved, dtype, self.bits ^ parent_bits ^ bits, extent)
         if found._value is None:
             found._value = value

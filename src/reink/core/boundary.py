@@ -241,7 +241,8 @@ def _cluster(part: list[_Span], inputs: Sequence[Any], written: set[int], same: 
     start, end = _reach(part, inputs)
     members = tuple(_placed(inputs[s[2]], s[2], start, same) for s in part)
     dtype = members[0].dtype if len(dtypes) == 1 else torch.uint8
-    if any(n % dtype.itemsize for n in (end - start, *(m.offset for m in members))):
+    # a copy of flags makes every byte 0 or 1, and what lies between and beyond the members may be anything
+    if dtype is torch.bool or any(n % dtype.itemsize for n in (end - start, *(m.offset for m in members))):
         dtype = torch.uint8
     length = (end - start) // dtype.itemsize
     return Cluster(members, length, dtype, tuple(s[2] for s in part if s[2] in written))

@@ -24,6 +24,8 @@ aten = torch.ops.aten
 # Looked up once: reading an operator of torch.ops runs Python code.
 _SELECT_SCATTER, _SLICE_SCATTER = aten.select_scatter.default, aten.slice_scatter.default
 
+_AS_BYTES = ViewStep("aten.view.dtype", (torch.uint8,))
+
 _operators: dict[str, OpOverload] = {}
 
 
@@ -63,16 +65,38 @@ def _dim(dim: int, rank: int) -> int:
     return dim % rank if rank else 0
 
 
+def _scattered(
+    target: OpOverload, emitter: Emitter, place: Place, parent: Parent, update: Node, args: Sequence[Any]
+) -> Node:
+    """A new version of the outer tensor with `update` in it.
+
+    A copy of flags makes each byte 0 or 1. Where flags are seen in other numbers, what lies between them may be
+    anything, and is copied as bytes.
+    """
+    outer = _parent(place)
+    if outer.dtype is not torch.bool or outer.buffer.root.dtype is torch.bool:
+        return emitter.emit(target, (parent(), update, *args), outer.value)
+    whole, part = (
+        emitter.emit(aten.view.dtype, (node, torch.uint8), view_value(value, _AS_BYTES))
+        for node, value in ((parent(), outer.value), (update, update.meta["val"]))
+    )
+    scattered = emitter.emit(target, (whole, part, *args), whole.meta["val"])
+    scattered.meta["reink_window"] = view_value(place.value, _AS_BYTES)
+    if "reink_write" in update.meta:
+        scattered.meta["reink_carry"] = update.meta["reink_write"]
+    return emitter.emit(aten.view.dtype, (scattered, torch.bool), outer.value)
+
+
 def _select(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
-    return emitter.emit(_SELECT_SCATTER, (parent(), update, *_args(place)), _parent(place).value)
+    return _scattered(_SELECT_SCATTER, emitter, place, parent, update, _args(place))
 
 
 def _slice(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
-    return emitter.emit(_SLICE_SCATTER, (parent(), update, *_args(place)), _parent(place).value)
+    return _scattered(_SLICE_SCATTER, emitter, place, parent, update, _args(place))
 
 
 def _diagonal(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
-    return emitter.emit(aten.diagonal_scatter.default, (parent(), update, *_args(place)), _parent(place).value)
+    return _scattered(aten.diagonal_scatter.default, emitter, place, parent, update, _args(place))
 
 
 def _view(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
@@ -120,8 +144,8 @@ def _lazy_bit(emitter: Emitter, place: Place, parent: Parent, update: Node) -> N
 
 
 def _strided(emitter: Emitter, place: Place, parent: Parent, update: Node) -> Node:
-    args = (parent(), update, emitter.sizes(place), emitter.strides(place))
-    return emitter.emit(aten.as_strided_scatter.default, args, _parent(place).value)
+    args = emitter.sizes(place), emitter.strides(place)
+    return _scattered(aten.as_strided_scatter.default, emitter, place, parent, update, args)
 
 
 WRITE_BACKS: dict[str, WriteBack] = {

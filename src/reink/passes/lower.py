@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place, is_dense
+from reink.core.aliasing import PARTICULAR_VIEWS, Place, is_dense
 from reink.core.calls import V2_CALLS, map_written, result_count
 from reink.core.opinfo import facts_of
 from reink.core.plan import Action, Copy, Plan, Step
@@ -25,6 +25,8 @@ from reink.core.views import step_operator
 
 Node = torch.fx.Node
 aten = torch.ops.aten
+
+_AS_STRIDED = "aten.as_strided.default"
 
 
 def lower(plan: Plan) -> Program:
@@ -110,6 +112,8 @@ class _Lowering:
 
     def _view(self, parent: Node, parent_place: Place, step: ViewStep, value: Any) -> Node:
         args = self._args(step.args)
+        if step.op in PARTICULAR_VIEWS:
+            parent = self._regular(parent, parent_place)
         if not step.op.endswith("]"):
             return self._emit(step_operator(step), (parent, *args), value=value, role="view")
         name, _, index = step.op[:-1].partition("[")
@@ -118,6 +122,17 @@ class _Lowering:
         if whole is None:
             whole = self.lists[key] = self._emit(operator_named(name), (parent, *args), role="view")
         return self._emit(operator.getitem, (whole, int(index)), value=value, role="view")
+
+    def _regular(self, tensor: Node, place: Place) -> Node:
+        """`tensor`, with the usual strides of dims of one element.
+
+        Its own may not be those that it was traced with: an operand of what made it was another view of one place.
+        """
+        strided = place.step is not None and place.step.op == _AS_STRIDED
+        if strided or 1 not in place.size or place.is_symbolic():
+            return tensor
+        args = (tensor, list(place.size), list(place.stride))
+        return self._emit(operator_named(_AS_STRIDED), args, value=place.value, role="view")
 
     def _args(self, value: Any) -> Any:
         if isinstance(value, Node):

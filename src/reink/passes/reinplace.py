@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 # Looked up once: reading a member of an Enum, or an operator of torch.ops, runs Python code.
-_COPY = aten.copy.default
+_COPY, _VIEW_DTYPE = aten.copy.default, aten.view.dtype
 _VIEW, _VIEW_LIST, _GETITEM, _PURE, _SUBGRAPH = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PURE, Kind.SUBGRAPH
 _NOTHING, _RUN, _IN_PLACE, _CALL = Action.NOTHING, Action.RUN, Action.IN_PLACE, Action.CALL
 
@@ -258,6 +258,8 @@ class _Reinplacer:
             return False
         if stride == place.stride and dtype is place.dtype:
             return True
+        if dtype is place.dtype:
+            return all(_is_carried(user, chain) for user in node.users)
         return torch.can_cast(dtype, place.dtype) and all(u in chain.exempt for u in node.users)
 
     def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
@@ -437,6 +439,16 @@ class _Reinplacer:
 def _shares_elements(base: Any) -> bool:
     """Whether elements of a value share memory: a scatter into it then writes more than its window."""
     return geometry_of(base.meta["val"])[5].overlaps
+
+
+def _is_carried(user: Node, chain: WriteBack) -> bool:
+    """Whether `user` only carries a value back, whatever its strides: itself, or by all that use the same bytes."""
+    if user in chain.exempt:
+        return True
+    value: Any = user.meta.get("val")
+    if user.target is not _VIEW_DTYPE or user.args[0].meta["val"].element_size() != value.element_size():  # type: ignore[union-attr]
+        return False
+    return all(_is_carried(u, chain) for u in user.users)
 
 
 def _window(base: Place, node: Node) -> Place:
