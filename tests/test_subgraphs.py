@@ -100,6 +100,21 @@ def test_a_loop_writes_one_buffer_in_every_round() -> None:
     assert [d.operator for d in report.decisions if d.operator.startswith("aten")] == ["aten.index_copy_.default"]
 
 
+def test_a_pass_may_leave_results_that_nobody_needs() -> None:
+    def forget_the_sum(graph: torch.fx.Graph) -> None:
+        output = graph.output_node()
+        with graph.inserting_before(output):
+            zero = graph.call_function(aten.zeros_like.default, (output.args[0][0],))  # type: ignore[index]
+        output.args = ((zero, *output.args[0][1:]),)  # type: ignore[index, misc]
+
+    def step(flag: Tensor, x: Tensor) -> Tensor:
+        return branch(flag, lambda x: x + 1, lambda x: x - 1, x)
+
+    fast = compile_function(step, (torch.tensor(True), counting(3)), {"passes": (forget_the_sum,)})
+    assert not fast.compiled.fallback
+    assert torch.equal(fast(torch.tensor(True), counting(3)), torch.zeros(3))
+
+
 def edited(change: Callable[[torch.fx.Graph, Node], None]) -> tuple[bool, str]:
     """What the check says of the lowered `maybe_store` after `change`."""
     compiled = of_a_branch().compiled

@@ -369,6 +369,8 @@ class _Reinplacer:
     def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
         self.steps.append(step)
         for index, result in results.items():
+            if result in self.done:  # nobody needs it
+                continue
             self.done.add(result)
             self.state.count_reads((node,))
             value = result.meta.get("val")
