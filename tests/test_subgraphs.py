@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.fx
-from corpus.control_flow import branch, loop
+from corpus.control_flow import loop_body_writes_a_row
 from corpus.registry import counting
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from reink.check import check_form, check_ownership
 from reink.core.program import Program
 from reink.core.subgraphs import functional_call, subgraph_call
 from reink.fuzz.injection import copied
+from reink.fuzz.program import branch
 from reink.fuzz.shuffle import assert_pure, shuffle_pass
 
 Node = torch.fx.Node
@@ -29,16 +30,6 @@ def maybe_store(flag: Tensor, cache: Tensor, row: Tensor) -> Tensor:
         return row * 2
 
     return branch(flag, store, lambda row: row + 1, row)
-
-
-def fill_rows(x: Tensor, rows: Tensor) -> Tensor:
-    def body(i: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = state * 2
-        rows.index_copy_(0, i.reshape(1), state.unsqueeze(0))
-        return i + 1, state
-
-    loop(lambda i, state: i < 4, body, torch.tensor(0), x)
-    return rows.sum()
 
 
 def flagged() -> tuple[Tensor, Tensor, Tensor]:
@@ -90,7 +81,7 @@ def test_the_branch_that_is_taken_writes_the_callers_memory() -> None:
 
 
 def test_a_loop_writes_one_buffer_in_every_round() -> None:
-    fast = compile_function(fill_rows, (counting(3), torch.zeros(4, 3)))
+    fast = compile_function(loop_body_writes_a_row, (counting(3), torch.zeros(4, 3)))
     lowered, report = fast.compiled.lowered, fast.compiled.report()
     assert lowered is not None
     body = called(lowered.subgraphs["while_loop_body_graph_0"].graph)

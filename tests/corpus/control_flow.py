@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,25 +10,7 @@ from support.operators import ops
 from torch import Tensor
 
 from corpus.registry import counting, program
-
-
-def branch(flag: Tensor, yes: Callable[..., Any], no: Callable[..., Any], *operands: Tensor) -> Tensor:
-    """``torch.cond`` where the program is traced; in eager, which it refuses, the branch in Python."""
-    if torch.compiler.is_compiling() or type(flag) is not Tensor:
-        taken: Tensor = torch.cond(flag, yes, no, operands)
-        return taken
-    result: Tensor = yes(*operands) if flag else no(*operands)
-    return result
-
-
-def loop(goes_on: Callable[..., Tensor], body: Callable[..., Any], *state: Tensor) -> tuple[Tensor, ...]:
-    """``torch.while_loop`` where the program is traced; in eager the loop in Python."""
-    if torch.compiler.is_compiling() or type(state[0]) is not Tensor:
-        last: tuple[Tensor, ...] = torch.while_loop(goes_on, body, state)
-        return last
-    while goes_on(*state):
-        state = body(*state)
-    return state
+from reink.fuzz.program import branch, loop
 
 
 def either(make: MakeArguments) -> dict[str, Any]:

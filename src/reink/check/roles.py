@@ -217,20 +217,20 @@ class Interpreter(Reader):
         self.agree_all(expected.head, given.head, Operands(node))
         if [g.target for g in given.graphs] != [g.target for g in expected.graphs]:
             raise Refuted(f"{named(node)} runs other graphs than {named(pure)}")
-        found, first = Operands(node), len(expected.carried)
-        self.agree_all((*expected.carried, *known.bases, *expected.shared), given.operands, found)
+        found, shared = Operands(node), given.shared
+        self.agree_all(expected.carried, given.carried, found)
+        before = len(found.memories)
+        self.agree_all(known.bases, shared[: len(known.bases)], found)
+        written = list(range(before, len(found.memories)))
+        self.agree_all(expected.shared, shared[len(known.bases) :], found)
         for (memory, _), value in zip(found.memories, found.values, strict=True):
             if value is not None and not same_strides(self.geometries.root(value.meta["val"]), memory.geometry):
                 raise Refuted(f"{named(node)} is given {value.name} with strides {memory.geometry.stride}")
-        written = [self.memory_of(given.operands[first + k], node) for k in range(len(known.bases))]
-        for k, memory in enumerate(written):
-            if sum(m is memory for m, _ in found.memories) > 1:
-                raise Refuted(f"{named(node)} is given {memory} twice and writes it")
-            for other, _ in found.memories:
-                if other is not memory:
-                    self.refuse_overlap(node, memory, other)
+        self._refuse_shared_operands(node, written, found)
+        asked = _asked(pure)
+        for k, memory in enumerate(found.memories[w][0] for w in written):
             self.memory.write(memory, node)
-            for value in _asked(pure).get(known.count + k, ()):
+            for value in asked.get(known.count + k, ()):
                 self.memory.hold(value, memory)
 
     def _written_operands(self, node: Node, pure: Node, facts: OpFacts, found: Operands) -> list[int]:
@@ -281,7 +281,7 @@ class Interpreter(Reader):
             raise Refuted(f"{named(node)} is no result of {named(pure)}")
         if call.meta.get("reink_of") is not pure or call.meta.get("reink_role") != "call":
             raise Refuted(f"{named(node)} is no result of {named(pure)}")
-        values = [u for u in pure.users if u.target is operator.getitem and u.args[1] == node.args[1]]
+        values = _asked(pure).get(node.args[1], [])
         known = functional_call(self.program, pure)
         count = known.count if known is not None else result_count(pure.args[0])
         if not values or node.args[1] >= count:  # type: ignore[operator]

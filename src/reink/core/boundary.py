@@ -274,10 +274,11 @@ def hand_back(
     """
     found = list(results)
     _note_writes(inputs, pattern)
-    with torch.no_grad():
-        for change in signature.changes:
-            view: Tensor = found[change.output]
-            inputs[change.input].as_strided_(view.size(), view.stride(), view.storage_offset())
+    if signature.changes:
+        with torch.no_grad():
+            for change in signature.changes:
+                view: Tensor = found[change.output]
+                inputs[change.input].as_strided_(view.size(), view.stride(), view.storage_offset())
     if pattern or signature.changes:
         for k, position in signature.identical:
             found[k] = inputs[position]

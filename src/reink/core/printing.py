@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch.fx
 
 from reink.core.calls import CALLS
 from reink.core.opinfo import operator_name
-from reink.core.program import BaseView, OutputKind, OutputSpec, Program, ViewStep
+from reink.core.program import BaseView, OutputKind, OutputSpec, Program, ViewStep, attribute_of
 from reink.core.torch_internals import OpOverload, expression
 
 Node = torch.fx.Node
@@ -58,7 +57,7 @@ def _lines(program: Program, types: bool) -> Iterator[str]:
 def _graph_of(program: Program, name: str) -> Program | None:
     """The graph that a ``get_attr`` node names, if it is one."""
     known = program.subgraphs.get(name)
-    attribute = attrgetter(name)(program.module)
+    attribute = attribute_of(program.module, name)
     if known is None and isinstance(attribute, torch.fx.GraphModule):
         return Program(attribute, program.form)
     return known

@@ -155,6 +155,14 @@ class Program:
         return list(returned) if isinstance(returned, (tuple, list)) else [returned]
 
 
+def attribute_of(module: torch.nn.Module, name: str) -> Any:
+    """The attribute of a module that a ``get_attr`` node names, with its path; None if there is none."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def source_of(node: torch.fx.Node) -> Source | None:
     """The user's line that `node` came from, read from the stack trace that Dynamo or capture left on it."""
     trace = node.meta.get("stack_trace")

@@ -16,7 +16,7 @@ import torch.fx
 from torch.overrides import TorchFunctionMode
 
 from reink.core.boundary import AliasPattern, as_they_are, fake_inputs, members_of, pack, unpack
-from reink.core.program import Form, MutationSignature, ObjectChange, Program
+from reink.core.program import Form, MutationSignature, ObjectChange, Program, attribute_of
 from reink.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -191,7 +191,8 @@ def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule,
 
     The program may write them, and the caller sees it: they are inputs in all but name.
     """
-    held = [n for n in module.graph.nodes if n.op == "get_attr" and isinstance(_attribute(module, n), Tensor)]
+    named = {n: attribute_of(module, str(n.target)) for n in module.graph.nodes if n.op == "get_attr"}
+    held = {n: value for n, value in named.items() if isinstance(value, Tensor)}
     if not held:
         return module, []
     graph, copied = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -200,14 +201,7 @@ def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule,
         copied[node].meta = dict(node.meta)
     returned = graph.graph_copy(module.graph, copied)
     graph.output(returned)
-    return torch.fx.GraphModule(module, graph), [_attribute(module, n) for n in held]
-
-
-def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
-    found: Any = module
-    for name in str(node.target).split("."):
-        found = getattr(found, name, None)
-    return found
+    return torch.fx.GraphModule(module, graph), list(held.values())
 
 
 class _Objects:

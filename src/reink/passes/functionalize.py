@@ -18,7 +18,7 @@ from reink.core.aliasing import Buffer, Place, SymbolFacts, canonical, layout_of
 from reink.core.emitting import GraphEmitter, TwinLayouts
 from reink.core.ledger import Ledger, Record, ignore
 from reink.core.opinfo import Kind, OpFacts, facts_of, positional
-from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep
+from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep, attribute_of
 from reink.core.torch_internals import detect_fake_mode, graph_module, input_nodes
 from reink.core.values import Pending, Values
 from reink.core.views import (
@@ -42,7 +42,7 @@ from reink.passes.refusals import (
     unknown_alias,
     where,
 )
-from reink.passes.subgraphs import Bound, Subgraphs, attribute_of
+from reink.passes.subgraphs import Bound, Subgraphs
 
 Node = torch.fx.Node
 Tensor = torch.Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from reink.core.aliasing import Buffer, Place
 from reink.core.emitting import GraphEmitter
 from reink.core.ledger import Ledger
 from reink.core.opinfo import Kind, OpFacts, facts_of
-from reink.core.program import Form, MutationSignature, OutputKind, OutputSpec, Program, tensors_in
+from reink.core.program import Form, MutationSignature, OutputKind, OutputSpec, Program, attribute_of, tensors_in
 from reink.core.subgraphs import SubgraphCall, arguments_of, subgraph_call, with_new_values
 from reink.core.values import Pending, Values
 from reink.core.views import chain
@@ -55,6 +55,18 @@ class Bound:
         return len(self.inputs) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A captured call, its graphs made pure as far as `bases` are known to be written, and what they are given."""
+
+    node: Node
+    facts: OpFacts
+    call: SubgraphCall
+    bases: list[Buffer]
+    bound: Bound
+    inner: list[Program]
+
+
 def _numbered(name: str) -> Iterator[str]:
     yield name
     for k in itertools.count(1):
@@ -84,6 +96,7 @@ class Subgraphs:
         self._functionalize = functionalize
         self.made: dict[str, Program] = {}
         self._untouched: dict[str, GraphModule] = {}
+        self._alone: dict[Node, Program] = {}
         self._aliased: list[tuple[Node, OpFacts, list[tuple[Buffer, int]]]] = []
 
     def modules(self) -> dict[str, GraphModule]:
@@ -105,7 +118,7 @@ class Subgraphs:
         first, module = RUN_ONCE.get(facts.name), self.graph_of(node.args[0])
         if first is None or module is None:
             return None
-        signature = self._pure(node.args[0], None).signature
+        signature = self._pure_alone(node.args[0]).signature
         if signature.reshaped:
             raise subgraph_mutation(node, facts, "what an operand is")
         if not signature.mutations and not any(_shares_memory(spec) for spec in signature.outputs):
@@ -121,17 +134,17 @@ class Subgraphs:
         bases: list[Buffer] = []
         while True:
             bound = self._bound(call, bases)
-            inner = [self._pure(g, bound) for g in call.graphs]
-            found = self._written(node, facts, call, inner, bound, bases)
+            attempt = _Attempt(node, facts, call, bases, bound, [self._pure(g, bound) for g in call.graphs])
+            found = self._written(attempt)
             if not found:
                 break
             bases += found
-        if any(_shares_memory(spec) for i in inner for spec in i.signature.outputs):
+        if any(_shares_memory(spec) for i in attempt.inner for spec in i.signature.outputs):
             if bases or any(_writes(m) for m in map(self.graph_of, call.graphs) if m is not None):
                 raise subgraph_alias(node, facts)
             self._keep(node, facts, call)
             return None
-        return self._emit(node, facts, call, inner, bound, bases)
+        return self._emit(attempt)
 
     def finish(self) -> None:
         """Refuse a program that writes what a graph may have handed on, or what it may have got from a graph."""
@@ -153,6 +166,12 @@ class Subgraphs:
             is_input = isinstance(source, Place) and source.buffer.kind == "input"
             error.input = source.buffer.input_index if is_input else -1  # type: ignore[union-attr]
             raise
+
+    def _pure_alone(self, graph: Any) -> Program:
+        """`_pure` of a graph of whose operands nothing is known."""
+        if graph not in self._alone:
+            self._alone[graph] = self._pure(graph, None)
+        return self._alone[graph]
 
     def _bound(self, call: SubgraphCall, bases: list[Buffer]) -> Bound:
         bound, values = Bound(), self._values
@@ -180,24 +199,17 @@ class Subgraphs:
             return bound.add("number", operand, operand)
         return bound.add(operand.name, operand.meta.get("val"), self._values[operand])
 
-    def _written(
-        self,
-        node: Node,
-        facts: OpFacts,
-        call: SubgraphCall,
-        inner: Sequence[Program],
-        bound: Bound,
-        bases: list[Buffer],
-    ) -> list[Buffer]:
+    def _written(self, attempt: _Attempt) -> list[Buffer]:
         """The storages that the graphs write and that are not among `bases`. Raises ReinkError for what has to stay."""
+        node, facts, call, bases = attempt.node, attempt.facts, attempt.call, attempt.bases
         found: list[Buffer] = []
-        for graph, program in zip(call.graphs, inner, strict=True):
+        for graph, program in zip(call.graphs, attempt.inner, strict=True):
             if program.signature.offset_sensitive:
                 raise subgraph_alias(node, facts)
             if program.signature.reshaped:
                 raise subgraph_mutation(node, facts, "what an operand is")
             for k in program.signature.mutated_inputs:
-                positions = [p for p, (i, _) in enumerate(bound.captured) if i == k]
+                positions = [p for p, (i, _) in enumerate(attempt.bound.captured) if i == k]
                 places = [self._values.place(call.operands[p]) for p in positions]
                 if graph not in call.writers or any(p < len(call.carried) for p in positions):
                     raise subgraph_mutation(node, facts, "the condition or a carried value of a loop")
@@ -212,24 +224,17 @@ class Subgraphs:
 
     # -- the call --------------------------------------------------------------------------------
 
-    def _emit(
-        self,
-        node: Node,
-        facts: OpFacts,
-        call: SubgraphCall,
-        inner: Sequence[Program],
-        bound: Bound,
-        bases: list[Buffer],
-    ) -> Any:
+    def _emit(self, attempt: _Attempt) -> Any:
         """The functional call; each base gets its new value."""
-        first, values = len(call.carried), self._values
-        for graph, program in zip(call.graphs, inner, strict=True):
+        node, call, bases, values = attempt.node, attempt.call, attempt.bases, self._values
+        first = len(call.carried)
+        for graph, program in zip(call.graphs, attempt.inner, strict=True):
             if graph in call.writers:
                 with_new_values(program, first, len(bases))
-        given = [values.read_value(source) for source in bound.sources]
+        given = [values.read_value(source) for source in attempt.bound.sources]
         parts = SubgraphCall(
             tuple(values.read_all(call.head)),
-            tuple(self._named(str(g.target), p) for g, p in zip(call.graphs, inner, strict=True)),
+            tuple(self._named(str(g.target), p) for g, p in zip(call.graphs, attempt.inner, strict=True)),
             tuple(given[:first]),
             tuple(given[first + len(bases) :]),
         )
@@ -253,13 +258,15 @@ class Subgraphs:
         """Graphs of an operator that is not followed: they may write what they made themselves, and nothing else."""
         for used in node.all_input_nodes:
             module = self.graph_of(used)
-            if module is None:
+            if module is None or used in self._values:
                 continue
             if not _writes(module):
-                self._untouched[str(used.target)] = module
-                self._values[used] = self._graph.get_attr(str(used.target))
+                names = (n for n in _numbered(str(used.target)) if n not in self.made)
+                name = next(n for n in names if self._untouched.get(n, module) is module)
+                self._untouched[name] = module
+                self._values[used] = self._graph.get_attr(name)
                 continue
-            inner = self._pure(used, None)
+            inner = self._pure_alone(used)
             signature = inner.signature
             if signature.mutations or signature.reshaped:
                 raise subgraph_mutation(node, facts, "an operand")
@@ -272,14 +279,6 @@ class Subgraphs:
         places = [p for a in call.operands for p in self._values.places(a)]
         self._aliased.append((node, facts, [(p.buffer, self._ledger.version(p.buffer)) for p in places]))
         self._own_writes(node, facts)
-
-
-def attribute_of(module: torch.nn.Module, name: str) -> Any:
-    """The attribute of a module that a ``get_attr`` node names, with its path."""
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _shares_memory(spec: OutputSpec) -> bool:
