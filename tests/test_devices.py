@@ -22,6 +22,7 @@ from torch import Tensor
 import reink
 from reink.core.boundary import alias_pattern, members_of
 from reink.core.torch_internals import pytree, storage_key
+from reink.core.wrappers import wrapper_of
 from reink.judge import Observed, observe
 from reink.report import Report
 
@@ -34,6 +35,9 @@ def moved(values: Sequence[Any], device: str) -> tuple[Any, ...]:
     def move(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        wrapper = wrapper_of(value)
+        if wrapper is not None:
+            return wrapper.together(map(move, wrapper.apart(value)))
         if id(value) not in tensors:
             tensors[id(value)] = _moved_tensor(value, device, storages)
         return tensors[id(value)]

@@ -19,6 +19,9 @@ from reink.core.subgraphs import functional_call, subgraph_call
 from reink.fuzz.injection import copied
 from reink.fuzz.program import branch
 from reink.fuzz.shuffle import assert_pure, shuffle_pass
+from reink.options import Options
+from reink.passes.capture import capture_graph
+from reink.pipeline import compile_program
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -104,6 +107,35 @@ def test_a_pass_may_leave_results_that_nobody_needs() -> None:
     fast = compile_function(step, (torch.tensor(True), counting(3)), {"passes": (forget_the_sum,)})
     assert not fast.compiled.fallback
     assert torch.equal(fast(torch.tensor(True), counting(3)), torch.zeros(3))
+
+
+def _adds_into(x: Tensor, y: Tensor) -> Tensor:
+    y.add_(x)
+    return x * 2
+
+
+def test_a_region_of_a_given_graph_that_writes_becomes_part_of_it() -> None:
+    """Dynamo's graphs have none: PyTorch takes such a region apart when it traces."""
+    graph, root = torch.fx.Graph(), torch.nn.Module()
+    root.region = torch.fx.symbolic_trace(_adds_into)
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    results = []
+    for _ in range(2):
+        region = graph.get_attr("region")
+        results.append(graph.call_function(torch.ops.higher_order.invoke_subgraph, (region, "region", x, y)))
+    graph.output((*results, y))
+    module = torch.fx.GraphModule(root, graph)
+    with torch.no_grad():
+        compiled = compile_program(capture_graph(module, [counting(3), counting(3, start=9)]), Options.of({}))
+        assert [n.target for n in compiled.captured.graph.nodes].count(torch.ops.higher_order.invoke_subgraph) == 2
+        assert called(compiled.runs.graph).count(aten.add_.Tensor) == 2
+        given = counting(3), counting(3, start=9)
+        first, second, same = compiled.runs.module(*given)
+    assert not compiled.fallback
+    assert torch.equal(first, counting(3) * 2)
+    assert torch.equal(second, counting(3) * 2)
+    assert same is given[1]
+    assert torch.equal(same, counting(3, start=9) + 2 * counting(3))
 
 
 def edited(change: Callable[[torch.fx.Graph, Node], None]) -> tuple[bool, str]:

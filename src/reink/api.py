@@ -95,13 +95,14 @@ class Functionalized:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._source.in_spec:
             raise _other_inputs(f"the arguments are {spec}, not {self._source.in_spec}")
-        inputs = [*leaves, *self._source.held()]
-        if len(inputs) != len(self._source.inputs):
-            raise _other_inputs("the module has other parameters and buffers than when it was traced")
-        for name, made_for, given in zip(self._source.names, self._source.inputs, inputs, strict=True):
-            self._expect(name, made_for, given)
+        given = [*leaves, *self._source.held()]
+        if not self._source.wrappers.fit(given):
+            raise _other_inputs("wrapper tensors among them are of other kinds, or the module holds other tensors")
+        inputs = self._source.wrappers.apart(given)
+        for name, made_for, value in zip(self._source.names, self._source.inputs, inputs, strict=True):
+            self._expect(name, made_for, value)
         pattern = self._watched.pattern(inputs)
-        return run_flat(self._for(pattern), inputs, pattern)
+        return run_flat(self._for(pattern), self._source, given, pattern)
 
     def _expect(self, name: str, made_for: Any, given: Any) -> None:
         """Refuse an input that the traced program may not fit."""
@@ -163,12 +164,14 @@ def _constants(program: Program) -> list[torch.Tensor]:
     return [t for t in held if isinstance(t, torch.Tensor)]
 
 
-def run_flat(program: Program, inputs: Sequence[Any], pattern: AliasPattern) -> Any:
-    """Run a program that carries its epilogue on flat inputs, and rebuild the user's result."""
+def run_flat(program: Program, source: Source, given: Sequence[Any], pattern: AliasPattern) -> Any:
+    """Run a program that carries its epilogue on the flat inputs of a call, and rebuild the user's result."""
+    inputs = source.wrappers.apart(given)
     if not has_one_storage(inputs, pattern):
         raise _other_inputs("two inputs share memory and belong to different storages")
     results = program.module.forward(*pack(inputs, pattern))
-    return pytree.tree_unflatten(hand_back(inputs, results, program.signature, pattern), program.out_spec)
+    handed = hand_back(inputs, results, program.signature, pattern)
+    return pytree.tree_unflatten(source.wrappers.rebuilt(given, handed), program.out_spec)
 
 
 def functionalize(
@@ -210,11 +213,12 @@ class CompiledFunction:
 
     def run(self, program: Program, args: Sequence[Any]) -> Any:
         """Run `program`, which takes the same inputs, on `args`."""
-        leaves = [*pytree.tree_leaves((tuple(args), {})), *self._source.held()]
+        given = [*pytree.tree_leaves((tuple(args), {})), *self._source.held()]
         watched = self._watched
-        if (watched.whole or watched.reshaped) and watched.pattern(leaves) != self._pattern:
+        looks = watched.whole or watched.reshaped
+        if looks and watched.pattern(self._source.wrappers.apart(given)) != self._pattern:
             raise _other_inputs("the inputs share memory or objects in another way, or their storages differ")
-        return run_flat(program, leaves, self._pattern)
+        return run_flat(program, self._source, given, self._pattern)
 
 
 def compile_function(

@@ -22,7 +22,7 @@ CODES = MappingProxyType(
         "unknown-alias": "an operator returns memory of an argument in a way that no view describes",
         "subgraph-mutation": "a branch or body of a control-flow operator writes what its call cannot bring out",
         "subgraph-alias": "a branch or body of a control-flow operator returns memory of an operand that is written",
-        "tensor-subclass": "an input is a tensor subclass that reink does not see through",
+        "tensor-subclass": "an input is a tensor subclass that cannot be taken apart into plain tensors",
         "needs-gradient": "the program needs gradients",
         "not-pure": "a graph that has to be pure holds a write",
         "pass-failed": "a user pass raised, or left a graph that is not well-formed",

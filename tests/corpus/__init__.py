@@ -8,6 +8,7 @@ from corpus.registry import PROGRAMS, Program
 
 _KINDS = (
     "views",
+    "wrappers",
     "custom_ops",
     "boundary",
     "layouts",

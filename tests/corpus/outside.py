@@ -1,4 +1,4 @@
-"""Training, control flow, subclasses, function transforms and broken contracts.
+"""Training, control flow, function transforms and broken contracts.
 
 Reink may leave these to stock PyTorch or refuse them with a coded error; it may not answer wrongly.
 """
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from support.operators import ops
 from torch import Tensor
-from torch.testing._internal.two_tensor import TwoTensor
 
 from corpus.registry import counting, program, tensors
 
@@ -132,43 +131,6 @@ def write_that_needs_no_gradient(x: Tensor, weight: Tensor) -> tuple[Tensor, Ten
 def gradient_transform_then_write(x: Tensor, sink: Tensor) -> Tensor:
     ops.absorb(sink, torch.func.grad(lambda z: (z * z).sum())(x))
     return sink * 1
-
-
-def _subclass_beside_overlap() -> tuple[Any, ...]:
-    x = counting(7)
-    return TwoTensor(counting(2), counting(2, start=8)), x[:4], x[3:]
-
-
-def _two_subclasses_of_one_pair() -> tuple[Any, ...]:
-    a, b = counting(3), counting(3, start=8)
-    return TwoTensor(a, b), TwoTensor(a, b)
-
-
-@program(
-    "subclass_beside_overlapping_inputs",
-    _subclass_beside_overlap,
-    handed_over=True,
-    may_refuse=True,
-    zero_extra=False,
-)
-def subclass_beside_overlapping_inputs(pair: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    # pytorch#119755
-    a.add_(0.5)
-    b.mul_(3)
-    return pair * 2, a * b.sum()
-
-
-@program(
-    "subclasses_that_share_inside",
-    _two_subclasses_of_one_pair,
-    handed_over=True,
-    may_refuse=True,
-    zero_extra=False,
-)
-def subclasses_that_share_inside(a: Tensor, b: Tensor) -> Tensor:
-    # pytorch#114415
-    a.add_(1)
-    return b * 2
 
 
 @program(

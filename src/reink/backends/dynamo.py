@@ -20,9 +20,10 @@ from reink.core.torch_internals import (
     stock_backend,
     storage_key,
 )
+from reink.core.wrappers import Wrappers
 from reink.errors import ReinkError
 from reink.options import Options
-from reink.passes.capture import capture_graph, lift_attributes, refuse_subclasses
+from reink.passes.capture import capture_graph, lift_attributes
 from reink.pipeline import Compiled, begin, without_collection
 
 Tensor = torch.Tensor
@@ -63,8 +64,9 @@ def compile_graph(
     """Compile one Dynamo graph; `sink` is told of the compiled variants, for their reports."""
     lifted, held = lift_attributes(module)
     try:
-        _refuse_what_stock_does(module, inputs)
-        variants = _variants(lifted, as_they_are([*inputs, *held]), options)
+        _refuse_gradients(module, inputs)
+        wrappers = Wrappers([*inputs, *held])
+        variants = _variants(lifted, [*inputs, *held], wrappers, options)
     except ReinkError as error:
         if isinstance(error.__cause__, GRAPH_BREAKS):
             # Dynamo knows these and splits the graph there
@@ -74,8 +76,15 @@ def compile_graph(
         return _handed_over(module, inputs, error)
     if sink is not None:
         sink(variants)
-    run = variants.function()
+    run = _around(variants.function(), wrappers)
     return (lambda *args: run(*args, *held)) if held else run
+
+
+def _around(run: Callable[..., Any], wrappers: Wrappers) -> Callable[..., Any]:
+    """`run`, which takes and returns plain tensors, for the wrapper tensors that hold them."""
+    if not wrappers:
+        return run
+    return lambda *args: wrappers.rebuilt(args, run(*wrappers.apart(args)))
 
 
 def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: ReinkError) -> Callable[..., Any]:
@@ -124,12 +133,17 @@ def _overlap(inputs: Sequence[Any]) -> bool:
     return bool(alias_pattern(tensors, range(len(tensors))))
 
 
-def _variants(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Variants:
+def _variants(module: torch.fx.GraphModule, inputs: Sequence[Any], wrappers: Wrappers, options: Options) -> Variants:
+    plain = as_they_are(wrappers.apart(inputs))
+
     def build(pattern: AliasPattern, offsets: tuple[tuple[int, int], ...]) -> Compiled:
         with without_collection():
-            return begin(capture_graph(module, inputs, pattern, offsets), options, _name(module))
+            return begin(capture_graph(module, plain, pattern, offsets, wrappers), options, _name(module))
 
-    return Variants(build, module.forward, inputs)
+    def captured(*given: Any) -> Any:
+        return wrappers.run(module.forward, given)
+
+    return Variants(build, captured if wrappers else module.forward, plain)
 
 
 def _name(module: torch.fx.GraphModule) -> str:
@@ -140,8 +154,7 @@ def _name(module: torch.fx.GraphModule) -> str:
     return "graph"
 
 
-def _refuse_what_stock_does(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-    refuse_subclasses(inputs)
+def _refuse_gradients(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     tracks = torch.is_grad_enabled() or _turns_gradients_on(module)
     tensors = [*inputs, *module.parameters()]
     if tracks and any(isinstance(t, Tensor) and t.requires_grad for t in tensors):

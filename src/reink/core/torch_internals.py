@@ -61,6 +61,7 @@ __all__ = [
     "forward_of",
     "graph_module",
     "has_data_dependent_size",
+    "has_own_dispatch",
     "has_registered_effect",
     "has_side_effect",
     "hint_of",
@@ -305,13 +306,21 @@ def is_wrapper_subclass(value: Any) -> bool:
     return bool(_is_wrapper(value))
 
 
+def has_own_dispatch(value: Any) -> bool:
+    """Whether `value` is of a tensor subclass that says itself what operators do on it; fake tensors are not meant."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+        return False
+    return type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
 def inner_tensors(value: Tensor) -> list[Tensor]:
     """The plain tensors that a wrapper subclass holds, at any depth; the tensor itself when it is plain."""
     if not is_wrapper_subclass(value):
         return [value]
     flatten: Any = value.__tensor_flatten__  # type: ignore[attr-defined]
     names, _ = flatten()
-    return [t for name in names for t in inner_tensors(getattr(value, name))]
+    held = (getattr(value, name) for name in names)
+    return [t for inside in held if isinstance(inside, Tensor) for t in inner_tensors(inside)]
 
 
 def graph_module(

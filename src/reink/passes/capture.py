@@ -29,13 +29,13 @@ from reink.core.torch_internals import (
     expression,
     hint_of,
     insert_size_checks,
-    is_wrapper_subclass,
     pytree,
     rename_placeholder,
     set_stack_trace,
     storage_key,
     trace,
 )
+from reink.core.wrappers import Wrappers
 from reink.errors import ReinkError
 
 Tensor = torch.Tensor
@@ -51,10 +51,12 @@ class Source:
     """What can be traced: a flat function over `inputs`, and how to flatten a call and rebuild its result.
 
     `names` are the inputs as the user calls them. `held` gives the tensors that the program holds now (parameters
-    and buffers of a module), which come after the arguments.
+    and buffers of a module), which come after the arguments. Of wrapper tensors, which `function` takes as they are,
+    `inputs` and `names` have the plain ones inside: `wrappers` says how those are put together.
     """
 
     function: Callable[..., Any]
+    wrappers: Wrappers
     inputs: list[Any]
     names: list[str]
     in_spec: Any
@@ -83,8 +85,9 @@ def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
         return torch.func.functional_call(fn, state, call_args, call_kwargs)
 
     names = _argument_names(fn, leaves, in_spec) + [n.replace(".", "_") for n, _ in named]
-    inputs = as_they_are([*leaves, *extra])
-    return Source(flat, inputs, names, in_spec, lambda: [t for _, t in _held_by(fn)], label)
+    wrappers = Wrappers([*leaves, *extra])
+    inputs = as_they_are(wrappers.apart([*leaves, *extra]))
+    return Source(flat, wrappers, inputs, wrappers.names(names), in_spec, lambda: [t for _, t in _held_by(fn)], label)
 
 
 def _held_by(fn: Any) -> list[tuple[str, Tensor]]:
@@ -112,7 +115,6 @@ def _argument_names(fn: Any, leaves: list[Any], in_spec: Any) -> list[str]:
 
 def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: bool = False) -> Program:
     """Trace `source` for inputs that share memory as `pattern` says; sizes are symbolic when `dynamic`."""
-    refuse_subclasses(source.inputs)
     environment = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True, allow_fallback_kernels=False)
     packed = pack(source.inputs, pattern)
@@ -124,13 +126,16 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
     # without gradients Dynamo, which captures the graphs of torch.cond, allows them to write
     tracks = torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in source.inputs)
 
+    def called(*inputs: Any) -> list[Any]:
+        leaves, out_spec = pytree.tree_flatten(source.function(*inputs))
+        specs.append(out_spec)
+        return leaves
+
     def flat(*values: Any) -> Any:
         inputs = unpack(values, pattern, count)
         objects.begin(inputs)
         with _UserLines(), _IndexedWrites(), torch.set_grad_enabled(tracks):
-            result = source.function(*inputs)
-        leaves, out_spec = pytree.tree_flatten(result)
-        specs.append(out_spec)
+            leaves = source.wrappers.run(called, inputs)
         return objects.end(leaves)
 
     program = _trace(flat, fakes, source.label, objects)
@@ -145,27 +150,30 @@ def capture_graph(
     inputs: Sequence[Any],
     pattern: AliasPattern = (),
     offsets: Sequence[tuple[int, int]] = (),
+    wrappers: Wrappers | None = None,
 ) -> Program:
     """Trace an fx graph (Dynamo's, with the user's source lines, or any other) to ATen.
 
     `inputs` are real or fake; the placeholders' own example values are preferred, since they carry symbols. `offsets`
-    are storage offsets in elements that inputs have instead of the examples' own.
+    are storage offsets in elements that inputs have instead of the examples' own. Where the graph takes wrapper
+    tensors, as `wrappers` says, `inputs` are the plain ones inside them, and so are those of the program.
     """
-    known = _example_values(module, inputs)
+    wrappers = wrappers or Wrappers(inputs)
+    known = wrappers.apart(_example_values(module, wrappers.together(inputs)))
     mode = detect_fake_mode(known) or FakeTensorMode(allow_non_fake_inputs=True)
     count = len(known)
     fakes = fake_inputs(known, mode, dict(offsets))
     if pattern:
         fakes = pack_fakes(fakes, pattern, dict(offsets), mode)
-    names = [_dynamo_name(str(n.target)) for n in module.graph.nodes if n.op == "placeholder"]
+    names = wrappers.names([_dynamo_name(str(n.target)) for n in module.graph.nodes if n.op == "placeholder"])
     objects = _Objects(names)
 
     def flat(*values: Any) -> Any:
         given = unpack(values, pattern, count)
         objects.begin(given)
         with _IndexedWrites():
-            result = torch.fx.Interpreter(module).run(*given)
-        return objects.end(result if isinstance(result, (tuple, list)) else (result,))
+            results = wrappers.run(torch.fx.Interpreter(module).run, given)
+        return objects.end(results)
 
     program = _trace(flat, fakes, "graph", objects)
     _name_inputs(program, names, pattern)
@@ -384,18 +392,6 @@ def _not_a_program(why: str) -> ReinkError:
         why=why,
         do="give a function or module and a tuple of example arguments with at least one tensor",
     )
-
-
-def refuse_subclasses(inputs: Sequence[Any]) -> None:
-    """Refuse inputs that are wrappers around other tensors."""
-    for value in inputs:
-        if isinstance(value, Tensor) and is_wrapper_subclass(value):
-            raise ReinkError(
-                "tensor-subclass",
-                f"cannot capture: an input is a {type(value).__name__}",
-                why="memory shared below a wrapper tensor is not visible to the alias analysis",
-                do="pass the plain tensors that it wraps",
-            )
 
 
 class _UserLines(TorchFunctionMode):

@@ -250,7 +250,8 @@ class _Functionalizer:
         for placeholder, operand in zip(inner.placeholders(), operands, strict=True):
             self.values[placeholder] = self.values[operand] if isinstance(operand, Node) else operand
         self._walk(module.graph)
-        self.values[node] = tuple([self.values[r] if isinstance(r, Node) else r for r in inner.results()])
+        results = tuple([self.values[r] if isinstance(r, Node) else r for r in inner.results()])
+        self.values[node] = results if isinstance(inner.output().args[0], (list, tuple)) else results[0]
 
     def _view(self, node: Node, facts: OpFacts) -> None:
         base: Any = node.args[0]
