@@ -10,6 +10,7 @@ import torch
 import torch.fx
 from corpus.control_flow import loop_body_writes_a_row
 from corpus.registry import counting
+from support.library import called
 from torch import Tensor
 
 from reink.api import CompiledFunction, compile_function
@@ -49,11 +50,6 @@ def the_call(program: Program) -> Node:
     found: list[Node] = [n for n in program.graph.nodes if subgraph_call(n) is not None]
     assert len(found) == 1
     return found[0]
-
-
-def called(graph: torch.fx.Graph) -> list[Any]:
-    """The operators of a graph, in order."""
-    return [n.target for n in graph.nodes if n.op == "call_function"]
 
 
 def test_what_a_branch_writes_is_a_result_of_each_branch() -> None:

@@ -48,10 +48,12 @@ PARTS_OF_A_PASS = {
         "reink.passes.needed",
         "reink.passes.order",
         "reink.passes.placement",
+        "reink.passes.results",
         "reink.passes.write_back",
     },
     "reink.passes.needed": {"reink.passes.order"},
     "reink.passes.placement": {"reink.passes.needed", "reink.passes.order", "reink.passes.write_back"},
+    "reink.passes.results": {"reink.passes.needed", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.write_back": {"reink.passes.needed"},
     "reink.passes.functionalize": {
         "reink.passes.metadata",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.fx
 
 from reink.options import Options
 
@@ -44,6 +45,11 @@ def piped(
     options = Options.of({"codegen": "eager", "strategy": strategy, "passes": passes})
     result: Callable[..., Any] = pipeline.compile_function(fn, args, options)
     return result
+
+
+def called(graph: torch.fx.Graph) -> list[Any]:
+    """The operators of a graph, in order."""
+    return [n.target for n in graph.nodes if n.op == "call_function"]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ its own writes exactly where eager shows them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -160,3 +160,33 @@ def written_arguments(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> l
 
 def _may_be_tensor(facts: OpFacts, position: int) -> bool:
     return facts.parameters[position].holds_tensors
+
+
+def written_views(op: Any, args: Any, kwargs: Any) -> tuple[dict[int, list[str]], set[int]]:
+    """The names of the arguments that a v2 call writes, by their base, and the identities of their views."""
+    names: dict[int, list[str]] = {}
+    written: set[int] = set()
+    for name, value in written_arguments(op, args, kwargs):
+        if isinstance(value, BaseView):
+            names.setdefault(value.base, []).append(name)
+            written.add(id(value))
+    return names, written
+
+
+def operand_nodes(args: Any, kwargs: Any) -> list[Node]:
+    """The nodes among arguments, those inside view descriptions left out."""
+    found: list[Node] = []
+    _add_nodes(args, found)
+    if kwargs:
+        _add_nodes(kwargs.values(), found)
+    return found
+
+
+def _add_nodes(values: Iterable[Any], found: list[Node]) -> None:
+    for item in values:
+        if type(item) is Node:
+            found.append(item)
+        elif isinstance(item, dict):
+            _add_nodes(item.values(), found)
+        elif isinstance(item, (list, tuple)) and not hasattr(item, "_fields"):
+            _add_nodes(item, found)

@@ -116,7 +116,7 @@ def _argument_names(fn: Any, leaves: list[Any], in_spec: Any) -> list[str]:
 def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: bool = False) -> Program:
     """Trace `source` for inputs that share memory as `pattern` says; sizes are symbolic when `dynamic`."""
     environment = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
-    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True, allow_fallback_kernels=False)
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     packed = pack(source.inputs, pattern)
     fakes = fake_inputs(packed, mode)
     if dynamic:  # but for the bases, whose pattern holds for one size

@@ -41,7 +41,8 @@ class Write:
     """One write to be placed: `node` would write `targets`, parts of `base`.
 
     `whole`: it covers all of `base`, so a copy needs memory but no content. `clash`: another operand of the same
-    node lies where it writes. `optional`: the operator has a form that makes its result afresh.
+    node lies where it writes. `optional`: the operator has a form that makes its result afresh. `may_wait`: it may be
+    left for later, until something needs its value.
     """
 
     node: Node
@@ -53,6 +54,11 @@ class Write:
     whole: bool = False
     clash: bool = False
     optional: bool = False
+    may_wait: bool = False
+
+
+# Stands for a write that has no place yet: it waits until readers of the old value are done.
+LATER = object()
 
 
 class Placement:
@@ -71,6 +77,8 @@ class Placement:
         self.write_backs = WriteBacks(program, needed, self.places)
         self._visit, self._output = visit, program.output()
         self._facts: SymbolFacts | None = None
+        # a write is being decided that counts as carried out: what it reads is not free, and does not show
+        self.hoisting = False
 
     def new_buffer(self, kind: str, node: Node, value: Tensor, index: int = -1) -> Buffer:
         """Memory that `node` brings into the program, with the layout of `value`."""
@@ -93,8 +101,8 @@ class Placement:
                     return False
         return True
 
-    def settle(self, write: Write) -> Place | None:
-        """Where `write` goes: its base, after hoists and saves; the root of a copy of it; or None, made afresh."""
+    def settle(self, write: Write) -> Any:
+        """Where `write` goes: its base, after hoists and saves; the root of a copy; None, made afresh; or `LATER`."""
         choice, base = write.choice, write.base
         if not self._is_ours(base, write.chain):
             choice.reason = _not_ours(base)
@@ -105,6 +113,8 @@ class Placement:
             live = self.conflicts(write.targets, write.chain)
         if not live and not write.clash:
             return base
+        if live and write.may_wait and self._prefers(True):
+            return LATER
         if live:
             self._note_conflict(choice, live, write.chain)
         if write.clash and not live:
@@ -158,6 +168,16 @@ class Placement:
             if not left:
                 self.residents.remove(value, self.places.get(value))
 
+    def take_back(self, node: Node) -> None:
+        """`node` is not carried out after all, and what it reads is still to be read."""
+        self.done.discard(node)
+        pending = self.pending
+        for value in self.inputs[node]:
+            pending[value] += 1
+            place = self.places.get(value)
+            if pending[value] == 1 and isinstance(place, Place):
+                self.residents.add(value, place)
+
     def _note_conflict(self, choice: Choice, live: Live, chain: WriteBack) -> None:
         value = live[0][0]
         readers = self.readers(value, chain)
@@ -175,10 +195,12 @@ class Placement:
                 if cone is None:
                     return False
                 cones.append(cone)
+        outer, self.hoisting = self.hoisting, True
         for cone in cones:
             for reader in cone:
                 if reader not in self.done:
                     self._visit(reader)
+        self.hoisting = outer
         return bool(cones)
 
     def _cone(self, reader: Node, write: Node) -> list[Node] | None:

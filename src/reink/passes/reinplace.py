@@ -14,16 +14,24 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, geometry_of, layout_of, may_overlap
-from reink.core.calls import V2_CALLS, auto_functionalized, base_views, written_arguments
+from reink.core.aliasing import Place, geometry_of, may_overlap
+from reink.core.calls import (
+    V2_CALLS,
+    auto_functionalized,
+    base_views,
+    operand_nodes,
+    written_arguments,
+    written_views,
+)
 from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
-from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
+from reink.core.program import Form, Program, ViewStep
 from reink.core.subgraphs import FunctionalCall, functional_call
-from reink.passes.needed import REGENERATED, Needed
+from reink.passes.needed import Needed
 from reink.passes.order import in_capture_order
-from reink.passes.placement import Placement, Write
+from reink.passes.placement import LATER, Placement, Write
+from reink.passes.results import Results
 from reink.passes.write_back import NOWHERE, WriteBack, view_place
 
 Node = torch.fx.Node
@@ -34,8 +42,6 @@ aten = torch.ops.aten
 _COPY, _VIEW_DTYPE = aten.copy.default, aten.view.dtype
 _VIEW, _VIEW_LIST, _GETITEM, _PURE, _SUBGRAPH = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PURE, Kind.SUBGRAPH
 _NOTHING, _RUN, _IN_PLACE, _CALL = Action.NOTHING, Action.RUN, Action.IN_PLACE, Action.CALL
-
-_FRESH = OutputSpec(OutputKind.FRESH)
 
 
 def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | None = None) -> Plan:
@@ -63,6 +69,9 @@ class _Reinplacer:
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
         self.inputs: list[Place | None] = []
+        # writes that wait until something needs their value, so that readers of the old one come first
+        self.late: set[Node] = set()
+        self.waits = True
 
     # -- the walk --------------------------------------------------------------------------------
 
@@ -78,10 +87,14 @@ class _Reinplacer:
                 self._source(node, "constant")
         for node in body:
             if node not in self.done:
+                self._come_to(node)
+        self.waits = False
+        for node in body:
+            if node not in self.done:
                 self._visit(node)
         constants = {n: p for n in nodes if n.op == "get_attr" and isinstance(p := self.places.get(n), Place)}
         plan = Plan(self.program, self.steps, self.inputs, constants, self.choices)
-        self._finish(plan)
+        Results(self.program, self.state, self.inputs).finish(plan)
         return plan
 
     def _placeholder(self, node: Node) -> None:
@@ -108,8 +121,34 @@ class _Reinplacer:
             if all(i in done for i in self.inputs_of[user] if i is not node):
                 self._visit(user)
 
+    def _come_to(self, node: Node) -> None:
+        """Carry `node` out, which is next, and before it the writes that it depends on and that were left for later.
+
+        What only carries on the value of such a write waits along with it.
+        """
+        if self.late and any(i not in self.done for i in self.inputs_of[node]):
+            if _may_wait(node, self.facts[node]):
+                return
+            self._catch_up(node)
+        self._visit(node)
+
+    def _catch_up(self, node: Node) -> None:
+        """Carry out what `node` depends on and was left for later."""
+        waits, self.waits = self.waits, False
+        stack = [(i, False) for i in self.inputs_of[node]]
+        while stack:
+            current, ready = stack.pop()
+            if current in self.done:
+                continue
+            if ready:
+                self._visit(current)
+                continue
+            stack.append((current, True))
+            stack.extend((i, False) for i in self.inputs_of[current])
+        self.waits = waits
+
     def _visit(self, node: Node) -> None:
-        """Carry `node` out."""
+        """Carry `node` out, or leave it for later."""
         facts = self.facts[node]
         self.done.add(node)
         if not facts.looks_at_shape:
@@ -203,9 +242,24 @@ class _Reinplacer:
             self._choice(node, "aten.copy_.default", "self", base),
         )
         clash = update is not None and may_overlap(update, window)
-        write = Write(node, step, choice, base, [window], chain, base is window, clash)
+        write = Write(
+            node,
+            step,
+            choice,
+            base,
+            [window],
+            chain,
+            base is window,
+            clash,
+            may_wait=self.waits and node not in self.late,
+        )
         home = self.state.settle(write)
         assert home is not None
+        if home is LATER:
+            self.choices[:] = [c for c in self.choices if c is not choice]
+            self.late.add(node)
+            self.state.take_back(node)
+            return
         if write.clash and home is base and update is not None:
             self.state.save(step, [(source, update)], write.choice)
         step.place = window if home is base else _window(home, node)
@@ -232,11 +286,11 @@ class _Reinplacer:
         operand = node.args[0] if node.args else None
         place = self.places.get(operand) if isinstance(operand, Node) else None
         value = node.meta.get("val")
-        if not isinstance(place, Place) or not isinstance(value, Tensor):
+        if not isinstance(place, Place) or not isinstance(value, Tensor) or self.state.hoisting:
             return False
         chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
         if not (asked or chain.exempt or chain.homes):
-            return False
+            return self._reuses(node, value, place, facts)
         if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts):
             return False
         step = Step(node, _IN_PLACE, place)
@@ -249,6 +303,17 @@ class _Reinplacer:
             return True
         self.choices.append(choice)
         self._carry_out(step, node, place)
+        return True
+
+    def _reuses(self, node: Node, value: Tensor, place: Place, facts: OpFacts) -> bool:
+        """Carry out an operator, which no user asked to write, in memory of the program's own that it reads last."""
+        if place.buffer.kind != "fresh" or not place.is_root or self._reads_itself(node, place, facts):
+            return False
+        size, stride, _, dtype, _, extent = geometry_of(value)
+        alike = (size, stride, dtype) == (place.size, place.stride, place.dtype) and not extent.overlaps
+        if not alike or not self.state.is_free(place, [place], NOWHERE):
+            return False
+        self._carry_out(Step(node, _IN_PLACE, place), node, place)
         return True
 
     def _fits(self, node: Node, value: Tensor, place: Place, chain: WriteBack) -> bool:
@@ -274,7 +339,7 @@ class _Reinplacer:
         if facts.pointwise:
             return False
         first = node.args[0]
-        again = sum(a is first for a in _flat(node.args, node.kwargs)) > 1
+        again = sum(a is first for a in operand_nodes(node.args, node.kwargs)) > 1
         return again or any(u is not first and self.places.get(u) is place for u in inputs)
 
     def _call_v2(self, node: Node) -> None:
@@ -284,9 +349,9 @@ class _Reinplacer:
         views = [
             (v, base_view_place(places[v.base], v, known.get(k))) for k, v in enumerate(base_views((args, kwargs)))
         ]
-        names, written = _written_views(op, args, kwargs)
+        names, written = written_views(op, args, kwargs)
         step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
-        plain = dict.fromkeys(_flat(args, kwargs))
+        plain = dict.fromkeys(operand_nodes(args, kwargs))
         homes: list[Place] = []
         for k, base in enumerate(places):
             targets: list[Place] = []
@@ -308,12 +373,12 @@ class _Reinplacer:
     def _call_v1(self, node: Node) -> None:
         op, args, kwargs = node.args
         named = written_arguments(op, args, kwargs)  # type: ignore[arg-type]
-        self._call_on_values(node, named, _flat(args, kwargs), len(facts_of(op).result_aliases))
+        self._call_on_values(node, named, operand_nodes(args, kwargs), len(facts_of(op).result_aliases))
 
     def _call_subgraph(self, node: Node, known: FunctionalCall) -> None:
         """A call that runs graphs of its own: it writes its bases where they live."""
         named = [(self.places[b].buffer.name, b) for b in known.bases]
-        operands = _flat((known.call.head, known.call.operands, known.bases), None)
+        operands = operand_nodes((known.call.head, known.call.operands, known.bases), None)
         self._call_on_values(node, named, operands, known.count)
 
     def _call_on_values(self, node: Node, named: list[tuple[str, Any]], operands: list[Node], count: int) -> None:
@@ -386,61 +451,15 @@ class _Reinplacer:
         self.choices.append(choice)
         return choice
 
-    # -- the boundary ----------------------------------------------------------------------------
-
-    def _finish(self, plan: Plan) -> None:
-        """Copy new values that were made elsewhere into their inputs, then give results memory of their own."""
-        for mutation in self.signature.mutations:
-            value, dest = self.results[mutation.result], self.inputs[mutation.input]
-            if not isinstance(value, Node) or dest is None:
-                continue
-            self.state.count_reads([value])
-            if self.places[value] is not dest:
-                self._copy_back(plan, value, dest)
-        self._settle_outputs(plan)
-
-    def _copy_back(self, plan: Plan, value: Node, dest: Place) -> None:
-        choice = self._choice(value, "epilogue", dest.buffer.name, dest)
-        step = Step(value, Action.COPY_INTO, place=dest, source=value)
-        live = self.state.conflicts([dest], NOWHERE)
-        choice.bytes = dest.byte_count()
-        if live:
-            self.state.save(step, self.state.without_views(live), choice, live)
-        if self.places[value].buffer is dest.buffer:
-            self.state.save(step, [(value, self.places[value])], choice)
-        choice.outcome, choice.avoided = "copied back", 0
-        choice.reason = "the new value was made in other memory than the input's"
-        plan.steps.append(step)
-
-    def _settle_outputs(self, plan: Plan) -> None:
-        """Give every result that eager makes afresh memory that no other result and no input shares."""
-        owned: set[Buffer] = set()
-        new_values = {m.result for m in self.signature.mutations}
-        for k, result in enumerate(self.results):
-            spec = self.signature.outputs[k] if k < len(self.signature.outputs) else _FRESH
-            place = self.places.get(result) if isinstance(result, Node) else None
-            if not isinstance(place, Place) or k in new_values or spec.kind in REGENERATED:
-                continue
-            like = spec.like if spec.like is not None else result.meta["val"]
-            fits = place.buffer.kind == "fresh" and place.stride == layout_of(like)[1]
-            if spec.kind is OutputKind.OTHER or (fits and place.buffer not in owned):
-                owned.add(place.buffer)
-                plan.results[k] = place
-            else:
-                plan.results[k] = self._separate(plan, result, place, like)
-
-    def _separate(self, plan: Plan, result: Node, place: Place, like: Tensor) -> Place:
-        choice = self._choice(result, "output", result.name, place)
-        choice.outcome, choice.bytes, choice.avoided = "detached", place.byte_count(), 0
-        choice.reason = "eager returns memory of its own here"
-        root = self.state.new_buffer("fresh", result, like).root
-        plan.final.append(Copy(place, root, exact=True))
-        return root
-
 
 def _shares_elements(base: Any) -> bool:
     """Whether elements of a value share memory: a scatter into it then writes more than its window."""
     return geometry_of(base.meta["val"])[5].overlaps
+
+
+def _may_wait(node: Node, facts: OpFacts) -> bool:
+    """Whether `node` only carries on a value that was left for later: it costs nothing, and nothing sees it happen."""
+    return facts.kind is _VIEW or bool(facts.window) or node.target is _COPY
 
 
 def _is_carried(user: Node, chain: WriteBack) -> bool:
@@ -457,17 +476,6 @@ def _window(base: Place, node: Node) -> Place:
     return scatter_window(base, node) if facts_of(node.target).window else base
 
 
-def _written_views(op: Any, args: Any, kwargs: Any) -> tuple[dict[int, list[str]], set[int]]:
-    """The names of the arguments that a v2 call writes, by their base, and the identities of their views."""
-    names: dict[int, list[str]] = {}
-    written: set[int] = set()
-    for name, value in written_arguments(op, args, kwargs):
-        if isinstance(value, BaseView):
-            names.setdefault(value.base, []).append(name)
-            written.add(id(value))
-    return names, written
-
-
 def _called(node: Node) -> OpFacts:
     """The operator that a v1 or v2 call wraps, or the one that is called."""
     facts = facts_of(node.target)
@@ -476,22 +484,3 @@ def _called(node: Node) -> OpFacts:
 
 def _result_nodes(call: Node) -> dict[int, Node]:
     return {u.args[1]: u for u in call.users if facts_of(u.target).kind is _GETITEM}  # type: ignore[misc]
-
-
-def _flat(args: Any, kwargs: Any) -> list[Node]:
-    """The nodes among arguments, those inside view descriptions left out."""
-    found: list[Node] = []
-    _add_nodes(args, found)
-    if kwargs:
-        _add_nodes(kwargs.values(), found)
-    return found
-
-
-def _add_nodes(values: Iterable[Any], found: list[Node]) -> None:
-    for item in values:
-        if type(item) is Node:
-            found.append(item)
-        elif isinstance(item, dict):
-            _add_nodes(item.values(), found)
-        elif isinstance(item, (list, tuple)) and not hasattr(item, "_fields"):
-            _add_nodes(item, found)

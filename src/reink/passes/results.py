@@ -1,0 +1,85 @@
+"""What the end of a program needs: new values in their inputs, and memory of their own for results.
+
+A part of reinplace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+from reink.core.aliasing import Buffer, Place, layout_of
+from reink.core.plan import Action, Choice, Copy, Plan, Step
+from reink.core.program import OutputKind, OutputSpec, Program
+from reink.passes.needed import REGENERATED
+from reink.passes.placement import Placement
+from reink.passes.write_back import NOWHERE
+
+Node = torch.fx.Node
+Tensor = torch.Tensor
+
+_FRESH = OutputSpec(OutputKind.FRESH)
+
+
+class Results:
+    """The end of one walk. `inputs` are the places of the inputs of `program`."""
+
+    def __init__(self, program: Program, state: Placement, inputs: Sequence[Place | None]) -> None:
+        self.signature, self.results = program.signature, program.results()
+        self.state, self.places, self.inputs = state, state.places, inputs
+
+    def finish(self, plan: Plan) -> None:
+        """Copy new values that were made elsewhere into their inputs, then give results memory of their own."""
+        for mutation in self.signature.mutations:
+            value, dest = self.results[mutation.result], self.inputs[mutation.input]
+            if not isinstance(value, Node) or dest is None:
+                continue
+            self.state.count_reads([value])
+            if self.places[value] is not dest:
+                self._copy_back(plan, value, dest)
+        self._settle_outputs(plan)
+
+    def _copy_back(self, plan: Plan, value: Node, dest: Place) -> None:
+        choice = self._choice(plan, value, "epilogue", dest.buffer.name, dest)
+        step = Step(value, Action.COPY_INTO, place=dest, source=value)
+        live = self.state.conflicts([dest], NOWHERE)
+        choice.bytes = dest.byte_count()
+        if live:
+            self.state.save(step, self.state.without_views(live), choice, live)
+        if self.places[value].buffer is dest.buffer:
+            self.state.save(step, [(value, self.places[value])], choice)
+        choice.outcome, choice.avoided = "copied back", 0
+        choice.reason = "the new value was made in other memory than the input's"
+        plan.steps.append(step)
+
+    def _settle_outputs(self, plan: Plan) -> None:
+        """Give every result that eager makes afresh memory that no other result and no input shares."""
+        owned: set[Buffer] = set()
+        new_values = {m.result for m in self.signature.mutations}
+        for k, result in enumerate(self.results):
+            spec = self.signature.outputs[k] if k < len(self.signature.outputs) else _FRESH
+            place = self.places.get(result) if isinstance(result, Node) else None
+            if not isinstance(place, Place) or k in new_values or spec.kind in REGENERATED:
+                continue
+            like = spec.like if spec.like is not None else result.meta["val"]
+            fits = place.buffer.kind == "fresh" and place.stride == layout_of(like)[1]
+            if spec.kind is OutputKind.OTHER or (fits and place.buffer not in owned):
+                owned.add(place.buffer)
+                plan.results[k] = place
+            else:
+                plan.results[k] = self._separate(plan, result, place, like)
+
+    def _separate(self, plan: Plan, result: Node, place: Place, like: Tensor) -> Place:
+        choice = self._choice(plan, result, "output", result.name, place)
+        choice.outcome, choice.bytes, choice.avoided = "detached", place.byte_count(), 0
+        choice.reason = "eager returns memory of its own here"
+        root = self.state.new_buffer("fresh", result, like).root
+        plan.final.append(Copy(place, root, exact=True))
+        return root
+
+    def _choice(self, plan: Plan, node: Node, operator: str, argument: str, place: Place) -> Choice:
+        choice = Choice(node, operator, argument, "in place", 0, place.byte_count(), place)
+        plan.choices.append(choice)
+        return choice

@@ -1,0 +1,148 @@
+"""Where writes go: memory that is read for the last time, and writes that wait for readers of the old value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from corpus.registry import counting
+from support.judge import compare
+from support.library import called, piped
+from support.operators import ops
+from test_passes import drop_clones
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def lowered(fn: Any, *args: Any, passes: Any = ()) -> tuple[list[Any], int]:
+    """The operators of the lowered program, and the bytes that its report says are cloned; it behaves like eager."""
+    fast: Any = piped(fn, args, passes=passes)
+    compare(fn, lambda: tuple(a.clone() for a in args), lambda _: fast)
+    compiled = fast.compiled
+    assert not compiled.fallback
+    return called(compiled.runs.graph), compiled.report().bytes_cloned
+
+
+# -- memory that is read for the last time -----------------------------------------------------------------
+
+
+def _chain_of_operators(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.relu(x @ w + 1)
+    return torch.sigmoid(y.view(-1) * 2).sum(), y
+
+
+def test_an_operand_that_dies_gives_its_memory() -> None:
+    operators, _ = lowered(_chain_of_operators, counting(3, 4), counting(4, 4))
+    assert operators == [
+        aten.mm.default,
+        aten.add_.Tensor,
+        aten.relu_.default,
+        aten.view.default,
+        aten.mul.Tensor,
+        aten.sigmoid_.default,
+        aten.sum.default,
+    ]
+
+
+def _keeps(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x + 1
+    return y, y * 2
+
+
+def _part(x: Tensor) -> Tensor:
+    return (x + 1)[1:].mul(2)
+
+
+def _cast(x: Tensor) -> Tensor:
+    return (x + 1).to(torch.int64).mul(1.5)
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return (x + 1) * x.t().contiguous().t()
+
+
+def _reads_itself(x: Tensor) -> Tensor:
+    y = x + 1
+    return y + y.t()
+
+
+def _given(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize("fn", [_keeps, _part, _cast, _reads_itself, _given], ids=lambda fn: fn.__name__.strip("_"))
+def test_memory_stays_that_is_not_the_programs_own_or_of_use(fn: Any) -> None:
+    operators, _ = lowered(fn, counting(4, 4))
+    assert not [op for op in operators if op.__name__.split(".")[0].endswith("_")]
+
+
+def _late_reader_of_a_dying_value(x: Tensor) -> Tensor:
+    y = x + 1
+    waves = y.sin()
+    y.mul_(2)
+    return waves + y
+
+
+def test_a_reader_that_moves_above_a_write_leaves_it_its_operand() -> None:
+    def move_last(graph: torch.fx.Graph) -> None:
+        for node in graph.nodes:
+            node.meta.pop("reink_order", None)
+        sine = next(n for n in graph.nodes if n.target is aten.sin.default)
+        next(n for n in graph.nodes if n.op == "output").args[0][0].prepend(sine)
+
+    operators, cloned = lowered(_late_reader_of_a_dying_value, counting(8), passes=(move_last,))
+    assert cloned == 0
+    assert operators.index(aten.sin.default) < operators.index(aten.mul_.Tensor)
+
+
+# -- writes that wait --------------------------------------------------------------------------------------
+
+
+def _an_operator_reads_the_old_value(x: Tensor, row: Tensor, sink: Tensor) -> Tensor:
+    old = x.clone()
+    x[0].copy_(row)
+    ops.absorb(sink, old)
+    return sink.sum() + x.sum()
+
+
+def _it_reads_the_old_value_and_the_row(x: Tensor, row: Tensor, sink: Tensor) -> Tensor:
+    old = x.clone()
+    new = row * 2
+    x[0].copy_(new)
+    ops.absorb(sink[0], new)
+    ops.absorb(sink, old)
+    return sink.sum() + x.sum()
+
+
+def _another_write_follows(x: Tensor, row: Tensor, sink: Tensor) -> Tensor:
+    old = x.clone()
+    x[0].copy_(row)
+    x[1].copy_(row * 3)
+    ops.absorb(sink, old)
+    x[2].copy_(row * 5)
+    return sink.sum() + x.sum()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [_an_operator_reads_the_old_value, _it_reads_the_old_value_and_the_row, _another_write_follows],
+    ids=lambda fn: fn.__name__.strip("_"),
+)
+def test_a_write_waits_for_a_reader_that_cannot_move(fn: Any) -> None:
+    _, cloned = lowered(fn, counting(40, 4), counting(4, start=900), counting(40, 4, start=300), passes=(drop_clones,))
+    assert cloned == 0
+
+
+def _the_operator_reads_old_and_new(x: Tensor, row: Tensor, sink: Tensor) -> Tensor:
+    old = x[1:3].clone()
+    x[0:2].copy_(row.expand(2, 4))
+    ops.absorb(sink, old + x[0:2])
+    return sink.sum() + x.sum()
+
+
+def test_a_write_that_is_needed_does_not_wait() -> None:
+    args = counting(40, 4), counting(4, start=900), counting(2, 4, start=300)
+    _, cloned = lowered(_the_operator_reads_old_and_new, *args, passes=(drop_clones,))
+    assert cloned == 4 * 4 * 2
