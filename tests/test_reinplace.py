@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from support.library import called, piped
 from support.operators import ops
 from test_passes import drop_clones
 from torch import Tensor
+
+from reink.api import compile_function
 
 aten = torch.ops.aten
 
@@ -146,3 +149,57 @@ def test_a_write_that_is_needed_does_not_wait() -> None:
     args = counting(40, 4), counting(4, start=900), counting(2, 4, start=300)
     _, cloned = lowered(_the_operator_reads_old_and_new, *args, passes=(drop_clones,))
     assert cloned == 4 * 4 * 2
+
+
+# -- calls taken apart -------------------------------------------------------------------------------------
+
+
+def _old_base_and_new_row(x: Tensor, sink: Tensor) -> Tensor:
+    old = x.clone()
+    ops.bump(x[1])
+    ops.absorb(sink, torch.cat([old.view(-1), x[1]]))
+    return sink.sum()
+
+
+def _old_base_and_new_rows(x: Tensor, sink: Tensor) -> Tensor:
+    old = x.clone()
+    ops.absorb(x[1], x[3:].sum(0))
+    ops.absorb(x[2], x[4:].sum(0))
+    ops.absorb(sink, torch.cat([old.view(-1), x[1]]) + x[2].sum())
+    return sink.sum() + x.sum()
+
+
+@pytest.mark.parametrize("fn", [_old_base_and_new_row, _old_base_and_new_rows], ids=lambda fn: fn.__name__.strip("_"))
+def test_little_is_copied_where_much_is_read_late(fn: Any) -> None:
+    """One row is written out of the way, and copied back once the old base has been read; others wait."""
+    _, cloned = lowered(fn, counting(40, 4), counting(164, start=900), passes=(drop_clones,))
+    assert cloned == 2 * 4 * 4
+
+
+def _views_that_overlap(x: Tensor, sink: Tensor) -> Tensor:
+    old = x.clone()
+    ops.absorb(x[1], x[:3].sum(0) + x[1])
+    ops.absorb(x[:2], x[:1] + 1)
+    ops.absorb(sink, old.view(-1) + x[1].sum())
+    return sink.sum() + x.sum()
+
+
+def test_the_second_plan_holds_only_if_it_copies_less() -> None:
+    def much(x: Tensor, sink: Tensor) -> Tensor:
+        old = x[2].clone()
+        ops.absorb(x[1:39], x[1:39] * 2)
+        ops.absorb(sink, old + x[2])
+        return sink.sum()
+
+    operators, cloned = lowered(much, counting(40, 4), counting(4, start=900), passes=(drop_clones,))
+    assert cloned == 4 * 4
+    assert operators.count(ops.absorb.default) == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("fn", [_old_base_and_new_rows, _views_that_overlap], ids=lambda fn: fn.__name__.strip("_"))
+def test_calls_taken_apart_by_chance_compute_the_same(fn: Any, seed: int) -> None:
+    args = counting(40, 4), counting(160 if fn is _views_that_overlap else 164, start=900)
+    fast = compile_function(fn, args, {"passes": (drop_clones,)}, dice=random.Random(seed))
+    compare(fn, lambda: tuple(a.clone() for a in args), lambda _: fast)
+    assert not fast.compiled.fallback

@@ -45,12 +45,14 @@ LAYERS: dict[str, set[str]] = {
 # No pass imports a pass. These files are parts of one, split off for size.
 PARTS_OF_A_PASS = {
     "reink.passes.reinplace": {
+        "reink.passes.by_value",
         "reink.passes.needed",
         "reink.passes.order",
         "reink.passes.placement",
         "reink.passes.results",
         "reink.passes.write_back",
     },
+    "reink.passes.by_value": {"reink.passes.write_back"},
     "reink.passes.needed": {"reink.passes.order"},
     "reink.passes.placement": {"reink.passes.needed", "reink.passes.order", "reink.passes.write_back"},
     "reink.passes.results": {"reink.passes.needed", "reink.passes.placement", "reink.passes.write_back"},

@@ -28,6 +28,7 @@ from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import Form, Program, ViewStep
 from reink.core.subgraphs import FunctionalCall, functional_call
+from reink.passes.by_value import with_calls_taken_apart
 from reink.passes.needed import Needed
 from reink.passes.order import in_capture_order
 from reink.passes.placement import LATER, Placement, Write
@@ -52,7 +53,7 @@ def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | 
     be right, and only costs more.
     """
     assert program.form is Form.FUNCTIONAL
-    plan = _Reinplacer(program, reorder, dice).run()
+    plan = with_calls_taken_apart(lambda: _Reinplacer(program, reorder, dice).run(), dice)
     plan.subgraphs = {n: reinplace(p, reorder=reorder, dice=dice) for n, p in program.subgraphs.items()}
     return plan
 
@@ -268,14 +269,13 @@ class _Reinplacer:
 
     def _count_lost_twin(self, node: Node, update: Any, window: Place, choice: Choice) -> None:
         """What ran out of place although the user wrote in place costs a copy here that the user did not write."""
-        written = update.meta.get("reink_write") if isinstance(update, Node) else None
-        asked = node.meta.get("reink_carry", written)
+        asked = node.meta.get("reink_carry", _written_by(update) if isinstance(update, Node) else None)
         if asked is None or asked == "aten.copy_.default":
             return
         count = window.byte_count()
         choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
-        choice.outcome = choice.outcome if choice.outcome != "in place" else "copied back"
-        choice.reason = choice.reason or f"{asked} could not run in place"
+        if choice.outcome in ("in place", "hoisted"):
+            choice.outcome, choice.reason = "copied back", f"{asked} could not run in place"
 
     def _carry_out(self, step: Step, node: Node, place: Place) -> None:
         self.steps.append(step)
@@ -455,6 +455,14 @@ class _Reinplacer:
 def _shares_elements(base: Any) -> bool:
     """Whether elements of a value share memory: a scatter into it then writes more than its window."""
     return geometry_of(base.meta["val"])[5].overlaps
+
+
+def _written_by(update: Node) -> Any:
+    """The operator that the user wrote in place and that made `update`; None if there is none."""
+    call = update.args[0] if update.args else None
+    if isinstance(call, Node) and call.target is auto_functionalized and facts_of(update.target).kind is _GETITEM:
+        return _called(call).name
+    return update.meta.get("reink_write")
 
 
 def _may_wait(node: Node, facts: OpFacts) -> bool:
