@@ -24,6 +24,7 @@ from reink.core.opinfo import Kind, facts_of
 from reink.core.placement_rules import base_view_place
 from reink.core.plan import Plan
 from reink.core.program import BaseView
+from reink.core.torch_internals import refresh_values
 from reink.core.views import with_write_back
 from reink.passes.write_back import view_place
 
@@ -95,14 +96,17 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
     apart = [t for t in (take_apart(graph, c) for c in calls) if t is not None]
     if not apart:
         return plan
+    refresh_values(graph)  # the new nodes may have another offset than those that they stand for
     for taken in reversed(apart):
         taken.look_past()
+    refresh_values(graph)
     other = decide()
     before, after = _bytes(plan), _bytes(other)
     if dice is not None or (before is not None and after is not None and after < before):
         return other
     for taken in reversed(apart):
         taken.undo()
+    refresh_values(graph)
     return plan
 
 
