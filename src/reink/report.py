@@ -35,15 +35,32 @@ class Source:
         return f"{place}    {self.text}" if self.text else place
 
 
+class Region(NamedTuple):
+    """Bytes of a storage: ``{ start + sum i_k * step_k : 0 <= i_k < count_k }`` for ``(count, step)`` in `dims`.
+
+    Counted from the first byte of the base; the dim of the smallest step comes first.
+    """
+
+    start: int
+    dims: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a write could not simply go in place: `read` needs `definition`, which `write` would destroy."""
+    """Why a write could not simply go in place: `read` needs `definition`, which `write` would destroy.
+
+    `needed` and `written` are the bytes of both in the `storage_bytes` bytes of the storage; None and empty when sizes
+    are symbolic.
+    """
 
     read: str
     definition: str
     write: str
     read_source: Source | None = None
     write_source: Source | None = None
+    needed: Region | None = None
+    written: tuple[Region, ...] = ()
+    storage_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +87,6 @@ class Decision:
     source: Source | None = None
     conflict: Conflict | None = None
     storage: str = ""
-
-
-class Region(NamedTuple):
-    """Bytes of a storage: ``{ start + sum i_k * step_k : 0 <= i_k < count_k }`` for ``(count, step)`` in `dims`.
-
-    Counted from the first byte of the base; the dim of the smallest step comes first.
-    """
-
-    start: int
-    dims: tuple[tuple[int, int], ...]
 
 
 class Event(NamedTuple):
@@ -334,8 +341,11 @@ def _snapshot(values: Mapping[str, Any]) -> Snapshot:
 def _event(
     kind: str, storage: str, version: int, node: str, of: str, place: int, region: tuple[Any, Any] | None
 ) -> Event:
-    known = None if region is None else Region(region[0], tuple([(count, step) for count, step in region[1]]))
-    return Event(kind, storage, version, node, of, place, known)
+    return Event(kind, storage, version, node, of, place, _region(region))
+
+
+def _region(values: tuple[Any, Any] | None) -> Region | None:
+    return None if values is None else Region(values[0], tuple([(count, step) for count, step in values[1]]))
 
 
 def _source(values: Mapping[str, Any] | None) -> Source | None:
@@ -346,5 +356,6 @@ def _decision(values: Mapping[str, Any]) -> Decision:
     conflict = values["conflict"]
     if conflict:
         sources = {k: _source(conflict[k]) for k in ("read_source", "write_source")}
-        conflict = Conflict(**{**conflict, **sources})
+        regions = {"needed": _region(conflict["needed"]), "written": tuple(map(_region, conflict["written"]))}
+        conflict = Conflict(**{**conflict, **sources, **regions})
     return Decision(**{**values, "conflict": conflict, "source": _source(values["source"])})

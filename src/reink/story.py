@@ -27,7 +27,14 @@ Node = torch.fx.Node
 _WRITES = frozenset({Kind.IN_PLACE, Kind.CALL, Kind.METADATA})
 _VIEWS = frozenset({Kind.VIEW, Kind.VIEW_LIST})
 # What lower says about its nodes, in the words of a report.
-_ROLES = {"view": "view", "copy": "copy", "in place": "write", "write": "write", "call": "write", "epilogue": "epilogue"}
+_ROLES = {
+    "view": "view",
+    "copy": "copy",
+    "in place": "write",
+    "write": "write",
+    "call": "write",
+    "epilogue": "epilogue",
+}
 
 
 class Sources:
@@ -160,9 +167,27 @@ class _Notes:
     def _note(self, kind: str, place: Place, version: int, node: str) -> None:
         known = self._places.setdefault(place.buffer, {place.buffer.root: 0})
         number = known.setdefault(place, len(known))
-        region = place.region
-        plain = None if region is None else Region(region.lo, region.dims)
-        self.events.append(Event(kind, place.buffer.name, version, node, "", number, plain))
+        self.events.append(Event(kind, place.buffer.name, version, node, "", number, _region(place)))
+
+
+def _region(place: Place | None) -> Region | None:
+    """The bytes of a place as plain data; None when sizes are symbolic."""
+    region = place.region if place is not None else None
+    return None if region is None else Region(region.lo, region.dims)
+
+
+# What to do about reasons that come without a remedy, by a piece of their words.
+_REMEDIES = (
+    ("could not run in place", "give the operator operands that do not overlap what it writes, of the same dtype"),
+    ("made in other memory", "write the input with an in-place operator or copy_() where its new value is made"),
+    ("memory of its own", "return the tensor itself, if its memory may be shared"),
+)
+
+
+def _remedy(choice: Choice) -> str:
+    if choice.outcome in ("in place", "hoisted"):
+        return ""
+    return choice.do or next((do for words, do in _REMEDIES if words in choice.reason), "")
 
 
 def decision(index: int, choice: Choice) -> Decision:
@@ -175,6 +200,9 @@ def decision(index: int, choice: Choice) -> Decision:
             write=choice.node.name,
             read_source=source_of(choice.reader),
             write_source=source_of(choice.node),
+            needed=_region(choice.needed),
+            written=tuple([r for p in choice.written if (r := _region(p)) is not None]),
+            storage_bytes=choice.place.buffer.root.byte_count() if choice.place is not None else None,
         )
     return Decision(
         id=index,
@@ -185,7 +213,7 @@ def decision(index: int, choice: Choice) -> Decision:
         avoided=choice.avoided,
         size="a symbolic number of bytes" if choice.bytes is None else amount(choice.bytes),
         reason=choice.reason,
-        do=choice.do if choice.outcome not in ("in place", "hoisted") else "",
+        do=_remedy(choice),
         node=choice.node.name,
         source=source_of(choice.node),
         conflict=conflict,

@@ -39,7 +39,7 @@ class Lifetime:
 
 
 def lifetimes(program: Program, position: dict[Node, int], end: int) -> list[Lifetime]:
-    """Every storage of the program. Positions are numbers of lines: `position` has that of each node, `end` the last."""
+    """Every storage of the program. Positions are numbers of lines: that of each node in `position`, and `end`."""
     found = _Lifetimes(position, end)
     for node in program.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
@@ -85,6 +85,8 @@ class _Lifetimes:
             self._item(node, self._of.get(first, []))
         elif facts.kind in _ALIASES and isinstance(first, Node):
             self._of[node] = self._of.get(first, [])
+            if facts.kind is Kind.METADATA:
+                self._resized(node)
         elif facts.kind is Kind.CALL and hidden_writes(facts, node.args, node.kwargs) and _is_written(node):
             self._of[node] = [found for u in _written(node) for found in self._of.get(u, ())]
         else:
@@ -99,6 +101,14 @@ class _Lifetimes:
             self._of[node] = [whole[index]]
         else:
             self.open(node, "value")
+
+    def _resized(self, node: Node) -> None:
+        """A tensor that is made larger holds the larger memory; told as if it had from the start."""
+        value = node.meta.get("val")
+        size = _bytes_of(value) if isinstance(value, Tensor) else None
+        for lifetime in self._of[node]:
+            if lifetime is not None and lifetime.bytes is not None and size is not None:
+                lifetime.bytes = max(lifetime.bytes, size)
 
     def close(self, results: Iterable[Any]) -> None:
         """What is returned is held to the end."""

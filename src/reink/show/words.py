@@ -21,6 +21,10 @@ REASONS = MappingProxyType(
             "A line that runs after the write still reads what the write destroys. Read it before the write, or keep "
             "a clone() of only the part that is needed."
         ),
+        "the same call still reads the old value": (
+            "One call writes a tensor and reads what it held before. The part that it reads is copied first; give the "
+            "call no more of the old value than it needs."
+        ),
         "another operand of the same call lies where it writes": (
             "One call reads and writes the same memory. Give it tensors that do not overlap."
         ),

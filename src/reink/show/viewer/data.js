@@ -113,9 +113,3 @@ function capturedOf(row) {
   const pure = programs.pure && programs.pure.at.get(row.of);
   return pure === undefined || pure === null ? "" : programs.pure.rows[pure].of;
 }
-
-/** Where a pure node's content lies: `{storage, region}` by the events of the ledger. */
-const regionOf = new Map();
-for (const event of events) {
-  if (event.kind !== "name" && event.kind !== "epilogue" && event.region) regionOf.set(event.node, event);
-}

@@ -127,12 +127,12 @@ function nameRow(storage, place) {
   const stale = version !== storage.version;
   const seen = version < 0 ? "not read yet" : stale ? `saw version ${version}` : `${node}`;
   const names = place.names.slice(-3).join(", ");
-  const row = make("div", stale && version >= 0 ? "name stale" : "name", make("code", "", names));
-  row.firstChild.title = place.names.join(", ");
-  row.append(bar(storage.bytes, [[place.region, stale ? "stale" : ""]], `${names}: ${inWords(place.region)}`));
+  const label = make("code", "", names);
+  label.title = place.names.join(", ");
   const state = version < 0 || stale ? make("span", "seen", seen) : make("span", "seen", "is ", make("code", "", seen));
   state.title = version < 0 ? "a view costs nothing until it is read" : stale ? "replayed from the newest version when it is next read" : "up to date";
-  row.append(state);
+  const row = make("div", stale && version >= 0 ? "name stale" : "name", make("p", "", label, state));
+  if (storage.bytes) row.append(bar(storage.bytes, [[place.region, stale ? "stale" : ""]], `${names}: ${inWords(place.region)}`));
   return row;
 }
 

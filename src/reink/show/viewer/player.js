@@ -15,21 +15,31 @@ function narrateFirst(step) {
   const now = events.slice(step.from, step.to);
   if (step.kind === "end") return narrateEnd(now);
   const call = calls[step.call];
-  const parts = [code(call.text), " "];
-  for (const event of now) parts.push(...sentence(event, call));
-  if (!now.length) parts.push("reads and writes no storage.");
-  return parts;
+  const clauses = now.map((event) => clause(event, call)).filter((words) => words);
+  if (!clauses.length) clauses.push(["touches no storage"]);
+  return [...subject(step.call), ...clauses.flatMap((words, k) => [k ? "It " : "", ...words, ". "])];
 }
 
-function sentence(event, call) {
+/** The user's own line where it makes one call only, else the call itself. */
+function subject(call) {
+  const row = calls[call];
+  const line = report.sources[row.source];
+  const alone = [calls[call - 1], calls[call + 1]].every((other) => !other || other.source !== row.source);
+  if (!line) return [code(row.text), " "];
+  return alone && line.text ? [`Line ${line.line}, `, code(line.text), ", "] : [`Line ${line.line}: `, code(row.text), " "];
+}
+
+/** What an event says of the call at work; the words follow its name. */
+function clause(event, call) {
+  const name = (text) => code(text);
   switch (event.kind) {
-    case "view": return ["looks at ", code(event.storage), " through ", code(event.node), ". "];
-    case "replay": return ["needs the newest content: the view is replayed from version ", String(event.version), " as ", code(event.node), ". "];
-    case "write": return ["makes a new value: ", code(event.storage), " is now ", code(event.node), `, version ${event.version}. `];
-    case "write-back": return ["writes through a view, so the new value is carried back: ", code(event.storage), " is now ", code(event.node), `, version ${event.version}. Every other name on it is behind. `];
-    case "birth": return ["makes a storage of its own, ", code(event.storage), ". "];
-    case "name": return call.role === "view" ? ["is a view: the name ", code(event.node), " now hangs on ", code(event.storage), ", and nothing is computed until someone reads it. "] : [];
-    default: return [];
+    case "view": return ["reads ", name(event.storage), " through the view ", name(event.node)];
+    case "replay": return ["needs what ", name(event.storage), ` holds now, so its view is replayed from version ${event.version} as `, name(event.node)];
+    case "write": return ["makes a new value instead of writing: ", name(event.storage), " is now ", name(event.node), `, version ${event.version}`];
+    case "write-back": return ["writes through a view, so its new value is carried back: ", name(event.storage), " is now ", name(event.node), `, version ${event.version}, and other names on it are behind`];
+    case "birth": return ["makes a storage of its own, ", name(event.storage)];
+    case "name": return call.role === "view" ? ["is a view: the name ", name(event.node), " now hangs on ", name(event.storage), ", and nothing is computed until it is read"] : null;
+    default: return null;
   }
 }
 
@@ -126,7 +136,7 @@ class Player {
 
   play() {
     if (this.at === steps.length - 1) this.go(0);
-    byId("play").textContent = "\u23F8\uFE0E";
+    byId("play").dataset.state = "playing";
     byId("play").setAttribute("aria-label", "Pause");
     const tick = () => {
       const wait = Number(byId("speed").value);
@@ -141,7 +151,7 @@ class Player {
   pause() {
     clearTimeout(this.timer);
     this.timer = 0;
-    byId("play").textContent = "\u25B6\uFE0E";
+    byId("play").dataset.state = "paused";
     byId("play").setAttribute("aria-label", "Play");
   }
 

@@ -68,6 +68,8 @@ function lastSource(found) {
 }
 
 const program = listing();
+const longest = Math.max(program.length, programs.lowered ? programs.lowered.rows.length : 0, programs.functional ? programs.functional.rows.length : 0);
+document.querySelector(".stage").style.setProperty("--rows", String(longest));
 const rowOfCall = new Map();
 program.forEach((row, k) => row.kind === "op" && rowOfCall.set(row.call, k));
 const left = new List(byId("left"));
@@ -94,10 +96,11 @@ function programRow(k, mark) {
 
 const tag = (kind, text) => make("span", `tag ${kind}`, text);
 
-/** What a captured call is called from now on, in the pure graph. */
-function newNames(step) {
-  const before = steps[steps.indexOf(step) - 1].lines;
-  return programs.functional.rows.slice(before, step.lines).map((row) => row.node);
+/** Add a note to the end of a row; notes stay in sight however long the row is. */
+function note(row, element) {
+  const last = row.lastChild;
+  const notes = last && last.className === "notes" ? last : row.appendChild(make("span", "notes"));
+  notes.append(element);
 }
 
 // act 1
@@ -116,14 +119,14 @@ function labelOf(call) {
 }
 
 function showFirst(step, index) {
-  byId("middle-title").textContent = "The ledger: who sees which version of which storage";
+  byId("middle-title").textContent = "The ledger: storages and their versions";
   byId("right-title").textContent = "The pure graph, as it grows";
   const current = step.call;
   left.show(program.length, (k) => programRow(k, (row, element) => {
     if (row.kind === "op") {
       if (row.call <= current) element.classList.add("done");
       if (row.call === current) element.classList.add("now");
-      if (row.call <= current) element.append(make("span", "arrow", labelOf(row.call)));
+      if (row.call <= current) note(element, make("span", "arrow", labelOf(row.call)));
     } else if (row.kind === "source" && row.last <= current) element.classList.add("done");
   }), rowOfCall.get(Math.min(current, calls.length - 1)) ?? 0);
   byId("middle").replaceChildren(...ledgerCards(step, ledger.at(step.to)));
@@ -135,7 +138,7 @@ function showFirst(step, index) {
 
 function graphRow(row, kind) {
   const element = make("div", `row ${kind}`, make("span", "text", row.text));
-  if (row.role === "epilogue") element.append(tag("violet", "epilogue"));
+  if (row.role === "epilogue") note(element, tag("violet", "epilogue"));
   if (!isCall(row)) element.classList.add("pale");
   return element;
 }
@@ -186,13 +189,13 @@ function markLine(element, source, decided, decision) {
   const copied = decided.get(`${source.file}:${source.line}`);
   if (copied !== undefined) {
     element.classList.add(copied ? "amber" : "green");
-    element.append(tag(copied ? "amber" : "green", copied ? "copied" : "in place"));
+    note(element, tag(copied ? "amber" : "green", copied ? "copied" : "in place"));
   }
   if (!decision) return;
   if (sameLine(source, decision.source)) element.classList.add("here");
   if (decision.conflict && sameLine(source, decision.conflict.read_source)) {
     element.classList.add("reads");
-    element.append(tag("", "reads the old value"));
+    note(element, tag("reader", "reads the old value"));
   }
 }
 
@@ -200,17 +203,17 @@ function markCandidate(element, line, upto, conflict) {
   const all = decisionsAt.get(line.node) || [];
   for (const k of all) {
     if (k > upto) {
-      element.append(tag("", "candidate"));
+      note(element, tag("", "candidate"));
       continue;
     }
     const decision = report.decisions[k];
     element.classList.add(isCopy(decision) ? "amber" : "green");
-    element.append(tag(isCopy(decision) ? "amber" : "green", isCopy(decision) ? `${decision.outcome}, ${sizeOf(decision)}` : decision.outcome));
+    note(element, tag(isCopy(decision) ? "amber" : "green", isCopy(decision) ? `${decision.outcome}, ${sizeOf(decision)}` : decision.outcome));
     if (k === upto) element.classList.add("here");
   }
   if (conflict && line.node && line.node === conflict.read) {
     element.classList.add("reads");
-    element.append(tag("", "reads the old value"));
+    note(element, tag("reader", "reads the old value"));
   }
 }
 
@@ -246,15 +249,16 @@ function decisionCard(decision) {
   return card;
 }
 
-/** The bytes that are written and those that are still needed, over each other. */
+/** The bytes that are written and those that are still needed, each to scale in the storage. */
 function conflictBars(decision) {
-  const conflict = decision.conflict;
-  const needed = conflict && isCopy(decision) && regionOf.get(conflict.definition);
-  const birth = needed && events.find((e) => e.storage === needed.storage && (e.kind === "input" || e.kind === "birth"));
-  const bytes = birth && endOf(birth.region);
-  if (!bytes) return [];
-  return [make("p", "quiet", `needed later, in `, make("code", "", needed.storage), `: ${inWords(needed.region)} of ${amount(bytes)}`),
-    bar(bytes, [[needed.region, "kept"]], inWords(needed.region))];
+  const { needed, written, storage_bytes: bytes } = (isCopy(decision) && decision.conflict) || {};
+  if (!needed || !bytes) return [];
+  const row = (label, regions, kind) => {
+    const words = regions.map(inWords).join("; ");
+    return make("div", "name", make("p", "", make("span", "", label), make("span", "seen", words)), bar(bytes, regions.map((r) => [r, kind]), `${label}: ${words}`));
+  };
+  const scale = make("div", "scale", make("span", "", "0"), make("span", "", `${decision.storage}, ${amount(bytes)}`));
+  return [make("div", "overlap", ...(written.length ? [row("would be overwritten", written, "wrote")] : []), row("still needed", [needed], "kept"), scale)];
 }
 
 function reasonLink(reason) {
@@ -267,21 +271,30 @@ function reasonLink(reason) {
 
 // act 3
 
+// The calls of the user's program that nothing of the lowered one comes from. Views and writes may have become one.
+const gone = new Set();
+if (programs.lowered) {
+  const kept = new Set(programs.lowered.rows.map(capturedOf));
+  calls.forEach((row, call) => row.role === "pure" && !kept.has(row.node) && gone.add(call));
+}
+
 const ROLES = { write: ["green", "in place"], copy: ["amber", "copy"], epilogue: ["violet", "into the input"] };
 
 function showThird(step) {
   byId("middle-title").textContent = "Memory while it runs";
-  byId("right-title").textContent = "What runs";
+  byId("right-title").textContent = "What runs instead";
   const rows = programs.lowered.rows;
   const call = step.kind === "line" ? orderOf.get(capturedOf(rows[step.line])) : undefined;
   left.show(program.length, (k) => programRow(k, (row, element) => {
-    if (row.kind === "op" && row.call === call) element.classList.add("now");
+    if (row.kind !== "op") return;
+    if (row.call === call) element.classList.add("now");
+    if (gone.has(row.call)) note(element, tag("", "fell away"));
   }), call === undefined ? (step.kind === "end" ? program.length - 1 : 0) : rowOfCall.get(call));
   right.show(rows.length, (k) => {
     const element = graphRow(rows[k], k === step.line ? "now" : "");
     const known = ROLES[rows[k].role];
     if (known && rows[k].role !== "epilogue") {
-      element.append(tag(...known));
+      note(element, tag(...known));
       if (rows[k].role === "copy") element.classList.add("amber");
     }
     return element;

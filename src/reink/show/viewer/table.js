@@ -71,7 +71,7 @@ class Decisions {
       make("td", "amount", sizeOf(decision)),
       make("td", "", ...(conflict ? [make("code", "", conflict.read), " ", ...this.line(conflict.read_source, decision)] : [])),
       make("td", "", ...(decision.reason && isCopy(decision) ? [reasonLink(decision.reason), make("br")] : []), decision.do));
-    row.id = `decision-${decision.id}`;
+    row.id = `row-${decision.id}`;
     return row;
   }
 
@@ -87,7 +87,7 @@ class Decisions {
   /** Bring a decision into the table, whatever is filtered, and mark its row. */
   mark(decision) {
     for (const row of byId("table").querySelectorAll("tr.here")) row.classList.remove("here");
-    if (decision) byId(`decision-${decision.id}`)?.classList.add("here");
+    if (decision) byId(`row-${decision.id}`)?.classList.add("here");
   }
 }
 
