@@ -57,6 +57,10 @@ class Compiled:
 
     def report(self) -> Report:
         """Everything about this compile as plain data."""
+        with without_collection():
+            return self._report()
+
+    def _report(self) -> Report:
         report, sources = self.outcome(), Sources()
         report.snapshots.append(snapshot("capture", self.captured, sources, {}))
         told = functionalized(self.captured, self.options.strategy, sources)

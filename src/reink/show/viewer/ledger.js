@@ -32,6 +32,7 @@ class Ledger {
     if (!storage) return;
     storage.touched = this.applied;
     const place = placeIn(storage, event);
+    place.touched = this.applied;
     if (event.kind === "name") {
       if (!place.names.includes(event.node)) place.names.push(event.node);
     } else if (event.kind === "epilogue") {
@@ -101,6 +102,12 @@ const inWords = (region) => {
   return runs.length === 1 ? `bytes ${from} to ${to}` : `${runs.length} pieces between bytes ${from} and ${to}`;
 };
 
+/** The `most` things touched last, in the order that they have. */
+function latest(things, most) {
+  const kept = new Set([...things].sort((a, b) => b.touched - a.touched).slice(0, most));
+  return things.filter((thing) => kept.has(thing));
+}
+
 /** One storage as a card; `now` are the events of the current step that concern it. */
 function storageCard(storage, now) {
   const write = now.find((e) => e.kind === "write" || e.kind === "write-back");
@@ -115,7 +122,7 @@ function storageCard(storage, now) {
     card.append(make("div", "scale", make("span", "", "0"), make("span", "", write ? `written: ${inWords(write.region)}` : ""), make("span", "", amount(storage.bytes))));
   }
   const places = [...storage.places.values()].filter((p) => p.names.length);
-  for (const place of places.slice(-MOST_NAMES)) card.append(nameRow(storage, place));
+  for (const place of latest(places, MOST_NAMES)) card.append(nameRow(storage, place));
   if (places.length > MOST_NAMES) card.append(make("p", "quiet", `and ${counted(places.length - MOST_NAMES, "older name")}`));
   if (storage.closed) card.append(make("p", "", make("span", "tag violet", "epilogue"), " ", make("code", "", storage.closed), " brings version ", String(storage.version), " back into the input"));
   return card;
@@ -141,8 +148,7 @@ function ledgerCards(step, storages) {
   const now = events.slice(step.from, step.to);
   const current = new Set(now.map((e) => e.storage));
   const told = [...storages.values()].filter((s) => current.has(s.name) || s.kind === "input" || s.version > 0 || s.places.size > 1);
-  const latest = new Set([...told].sort((a, b) => b.touched - a.touched).slice(0, MOST_STORAGES));
-  const shown = told.filter((s) => latest.has(s));
+  const shown = latest(told, MOST_STORAGES);
   const cards = shown.map((s) => storageCard(s, now.filter((e) => e.storage === s.name && e.kind !== "input")));
   const folded = storages.size - shown.length;
   if (folded > 0) cards.push(make("p", "quiet", `and ${counted(folded, "storage")} more, folded: none of them is at work now`));

@@ -113,9 +113,12 @@ if (programs.functional) {
   }
 }
 
-function labelOf(call) {
+/** What a call is called from now on: the last of the nodes that it became. */
+function newName(call) {
   const made = madeBy.get(call);
-  return made ? `\u2192 ${made.join(", ")}` : "\u2192 only a name";
+  const label = make("span", "arrow", made ? `\u2192 ${made[made.length - 1]}` : "\u2192 only a name");
+  label.title = made ? made.join(", ") : "a view costs nothing until it is read";
+  return label;
 }
 
 function showFirst(step, index) {
@@ -126,7 +129,7 @@ function showFirst(step, index) {
     if (row.kind === "op") {
       if (row.call <= current) element.classList.add("done");
       if (row.call === current) element.classList.add("now");
-      if (row.call <= current) note(element, make("span", "arrow", labelOf(row.call)));
+      if (row.call <= current) note(element, newName(row.call));
     } else if (row.kind === "source" && row.last <= current) element.classList.add("done");
   }), rowOfCall.get(Math.min(current, calls.length - 1)) ?? 0);
   byId("middle").replaceChildren(...ledgerCards(step, ledger.at(step.to)));
