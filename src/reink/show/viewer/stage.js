@@ -78,7 +78,7 @@ const ledger = new Ledger();
 
 function numbered(source) {
   const line = report.sources[source];
-  const row = make("div", "row source", make("span", "number", String(line.line)), make("span", "text", line.text || "(the text of this line is not at hand)"));
+  const row = make("div", "row source", make("span", "number", String(line.line)), " ", make("span", "text", line.text || "(the text of this line is not at hand)"));
   row.title = `${line.file}:${line.line}`;
   return row;
 }
@@ -236,9 +236,7 @@ function decisionCard(decision) {
   card.append(make("h3", "", make("strong", "", copied ? `${decision.outcome}: ${sizeOf(decision)} copied` : `${decision.outcome}: nothing copied`)));
   const list = make("dl", "why");
   const row = (label, ...content) => list.append(make("dt", "", label), make("dd", "", ...content));
-  row("write", make("code", "", `${decision.operator}(${decision.argument})`));
-  if (decision.source) row("line", lineOf(decision.source));
-  if (decision.storage) row("storage", make("code", "", decision.storage));
+  row("write", ...(decision.source ? [lineOf(decision.source)] : [make("code", "", `${decision.operator}(${decision.argument})`)]));
   const conflict = decision.conflict;
   if (conflict && copied) {
     if (conflict.read_source) row("read", lineOf(conflict.read_source));
@@ -247,6 +245,7 @@ function decisionCard(decision) {
   }
   if (decision.reason) row("why", reasonLink(decision.reason));
   if (decision.do) row("change", make("strong", "", decision.do));
+  if (decision.source) row("call", make("code", "", `${decision.operator}(${decision.argument})`));
   if (decision.avoided) row("avoided", `${amount(decision.avoided)} that a clone would have copied`);
   card.append(list, ...conflictBars(decision));
   return card;
