@@ -29,7 +29,7 @@ def main() -> int:
     copied = reink.explain(*why_copied.program(), passes=(why_copied.drop_clones,))
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1360, "height": 900}, reduced_motion="reduce")
+        page = browser.new_page(viewport={"width": 1304, "height": 900}, reduced_motion="reduce")
         for name, report, fragment in (
             ("functionalize", running, "#step-4"),
             ("reinplace", copied, "#decision-0"),

@@ -247,7 +247,7 @@ function decisionCard(decision) {
   if (decision.do) row("change", make("strong", "", decision.do));
   if (decision.source) row("call", make("code", "", `${decision.operator}(${decision.argument})`));
   if (decision.avoided) row("avoided", `${amount(decision.avoided)} that a clone would have copied`);
-  card.append(list, ...conflictBars(decision));
+  card.append(...conflictBars(decision), list);
   return card;
 }
 

@@ -17,7 +17,7 @@ class Decisions {
     this.sorted = 0;
     this.down = false;
     this.limit = PAGE;
-    this.words = new Map(report.decisions.map((d) => [d, JSON.stringify(d).toLowerCase()]));
+    this.words = new Map();
     const outcomes = [...new Set(report.decisions.map((d) => d.outcome))];
     byId("outcome").append(...outcomes.map((outcome) => make("option", "", outcome)));
     const heads = COLUMNS.map(([title], k) => this.heading(title, k));
@@ -41,10 +41,17 @@ class Decisions {
     return cell;
   }
 
+  /** All that a decision says, for the search; made when it is first searched. */
+  wordsOf(decision) {
+    let words = this.words.get(decision);
+    if (words === undefined) this.words.set(decision, (words = JSON.stringify(decision).toLowerCase()));
+    return words;
+  }
+
   chosen() {
     const [find, outcome] = [byId("find").value.toLowerCase().trim(), byId("outcome").value];
     const key = COLUMNS[this.sorted][1];
-    const fits = (d) => (!find || this.words.get(d).includes(find)) && (!outcome || (outcome === "copies" ? isCopy(d) : d.outcome === outcome));
+    const fits = (d) => (!find || this.wordsOf(d).includes(find)) && (!outcome || (outcome === "copies" ? isCopy(d) : d.outcome === outcome));
     const found = report.decisions.filter(fits);
     const sign = this.down ? -1 : 1;
     return found.sort((a, b) => { const [x, y] = [key(a), key(b)]; return x < y ? -sign : x > y ? sign : a.id - b.id; });
