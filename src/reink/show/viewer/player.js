@@ -66,7 +66,8 @@ function narrateThird(step) {
   const row = programs.lowered.rows[step.line];
   const captured = capturedOf(row);
   const order = orderOf.get(captured);
-  const from = order === undefined ? [] : ["comes from ", code(calls[order].text), ". "];
+  const source = order === undefined ? null : report.sources[calls[order].source];
+  const from = order === undefined ? [] : source ? ["comes from line ", String(source.line), ", ", code(source.text), ". "] : ["comes from ", code(calls[order].text), ". "];
   const role = { write: "It writes where your program wrote. ", copy: "This copy is not in your program: a decision asks for it. " }[row.role] || "";
   return [code(row.text), " ", ...from, role];
 }
