@@ -5,12 +5,20 @@ BIN := .venv/bin
 STAMP := .venv/.reink-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long opdb fuzz check lint type format golden bench docs clean
+.PHONY: help setup demo test long opdb fuzz check lint type format shots golden bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## make .venv with reink and its pinned development tools
+# The page is tried in a real browser: the system's, since Playwright's own are not among Python's packages. Where there
+# is none and none can be installed, the tests of the page are skipped, and say so.
+setup: $(STAMP)  ## make .venv with reink and its pinned development tools, and a browser if it may
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	  echo "installing chromium"; \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null && exit 0; \
+	fi; \
+	echo "no chromium: the tests of the page in a browser will be skipped"
 
 # setuptools comes first and builds reink itself: an isolated build would resolve setuptools unpinned.
 $(STAMP): pyproject.toml constraints.txt
@@ -49,6 +57,9 @@ type: setup  ## mypy, strict
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+shots: setup  ## take the pictures of the README anew
+	PYTHONPATH=examples $(BIN)/python docs/screenshots.py
 
 golden: setup  ## rewrite tests/golden from what the code prints now; review the diff as code
 	$(BIN)/pytest -n 2 --update-golden

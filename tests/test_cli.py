@@ -413,3 +413,33 @@ def test_no_colour_in_a_pipe_or_with_no_color(folder: Path) -> None:
 def test_every_code_the_command_line_uses_exists() -> None:
     source = "\n".join(path.read_text() for path in Path(reink.cli.__file__).parent.glob("*.py"))
     assert {code for code in CODES if f'"{code}"' in source} >= {"bad-target", "not-found", "unknown-option"}
+
+
+# the page
+
+
+def test_explain_and_show_write_the_page(folder: Path, explained: object) -> None:
+    result = invoke("explain", "programs.py:plain", "--html", "page.html", "--json", "report.json")
+    assert result.exit_code == 0, result.output
+    assert "saved page.html; open it in a browser" in result.stderr
+    assert "Nothing is copied" in result.stdout
+    again = invoke("show", "report.json", "--html", "again.html")
+    assert again.exit_code == 0, again.output
+    assert again.stdout == ""
+    assert (folder / "again.html").read_text() == (folder / "page.html").read_text()
+
+
+@pytest.mark.parametrize("command", [("explain", "programs.py:plain"), ("show", "report.json")])
+def test_a_page_needs_a_file_in_a_folder_that_exists(folder: Path, explained: object, command: tuple[str, str]) -> None:
+    a_report().save("report.json")
+    assert_mistake(invoke(*command, "--html", "-"), "unknown-option", "--html report.html")
+    assert_mistake(invoke(*command, "--html", "missing/page.html"), "not-found", "missing")
+
+
+def test_a_saved_report_becomes_a_page_without_torch(folder: Path) -> None:
+    a_report().save("report.json")
+    code = (
+        "import sys, reink; reink.Report.load('report.json').save_html('page.html'); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "view_program" in (folder / "page.html").read_text()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reink.errors import CODES, ReinkError
+from reink.show.words import REASONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "errors.md"
@@ -70,6 +71,11 @@ def test_codes_in_the_source_exist() -> None:
 def test_the_search_for_codes_sees_each_form() -> None:
     source = "raise ReinkError('a', 'x')\nerrors.ReinkError(code='b', what='x')\nReinkError(code, 'x')\n"
     assert list(literal_codes(source)) == [(1, "a"), (2, "b")]
+
+
+def test_the_page_explains_each_reason_for_a_copy() -> None:
+    body = sections(PAGE.read_text(encoding="utf-8"))["strict-copy"]
+    assert dict(re.findall(r"^\| (.+) \| (.+) \|$", body, flags=re.MULTILINE)[1:]) == REASONS
 
 
 def test_text_names_what_where_why_do_and_code() -> None:

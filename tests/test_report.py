@@ -15,6 +15,9 @@ from reink.report import (
     Conflict,
     Decision,
     Event,
+    Held,
+    Line,
+    Region,
     Report,
     Snapshot,
     Source,
@@ -26,7 +29,19 @@ from reink.report import (
 words = st.text(max_size=12)
 sizes = st.none() | st.integers(min_value=0, max_value=2**50)
 sources = st.builds(Source, words, st.integers(0, 10**6), words, words)
-conflicts = st.builds(Conflict, words, words, words, st.none() | sources, st.none() | sources)
+pairs = st.tuples(st.integers(0, 99), st.integers(1, 99))
+regions = st.builds(Region, st.integers(0), st.lists(pairs, max_size=3).map(tuple))
+conflicts = st.builds(
+    Conflict,
+    words,
+    words,
+    words,
+    st.none() | sources,
+    st.none() | sources,
+    st.none() | regions,
+    st.lists(regions, max_size=2).map(tuple),
+    sizes,
+)
 decisions = st.builds(
     Decision,
     id=st.integers(0, 1000),
@@ -41,10 +56,19 @@ decisions = st.builds(
     node=words,
     source=st.none() | sources,
     conflict=st.none() | conflicts,
+    storage=words,
 )
-events = st.builds(Event, words, words, st.integers(0, 99), words, words, st.none() | sources)
+events = st.builds(Event, words, words, st.integers(0, 99), words, words, st.integers(0, 9), st.none() | regions)
+lines = st.builds(Line, words, words, st.integers(-1, 9), words)
+held = st.builds(Held, words, words, sizes, st.integers(0, 99), st.integers(0, 99))
 snapshots = st.builds(
-    Snapshot, words, st.sampled_from(["mutable", "functional", "inplace", "lowered"]), words, st.integers(0)
+    Snapshot,
+    words,
+    st.sampled_from(["mutable", "functional", "inplace", "lowered"]),
+    words,
+    st.integers(0),
+    st.lists(lines, max_size=3).map(tuple),
+    st.lists(held, max_size=3).map(tuple),
 )
 verdicts = st.builds(Verdict, words, st.booleans(), st.lists(words, max_size=3).map(tuple))
 reports = st.builds(
@@ -58,6 +82,7 @@ reports = st.builds(
     verdicts=st.lists(verdicts, max_size=3),
     seconds=st.dictionaries(words, st.floats(0, 1e6), max_size=3),
     fallback=words,
+    sources=st.lists(sources, max_size=3),
 )
 
 
@@ -104,10 +129,13 @@ NOT_REPORTS = {
     "a number": b"12",
     "null": b"null",
     "another object": b'{"name": "x"}',
-    "half a report": b'{"format": 1, "name": "x"}',
+    "half a report": b'{"format": 2, "name": "x"}',
+    "an earlier format": json.dumps({**Report().to_json(), "format": 1}).encode(),
     "a later format": json.dumps({**Report().to_json(), "format": FORMAT + 1}).encode(),
     "an odd decision": json.dumps({**Report().to_json(), "decisions": [{"id": 1}]}).encode(),
-    "an odd source": json.dumps({**Report().to_json(), "events": [{"source": {"column": 1}}]}).encode(),
+    "an odd source": json.dumps({**Report().to_json(), "sources": [{"column": 1}]}).encode(),
+    "an odd event": json.dumps({**Report().to_json(), "events": [["write", "x"]]}).encode(),
+    "an odd line": json.dumps({**Report().to_json(), "snapshots": [{"step": "capture", "lines": [1]}]}).encode(),
 }
 
 

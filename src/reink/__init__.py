@@ -1,12 +1,15 @@
 """reink: mutating tensor programs made pure, optimised, put back in place, and explained.
 
-The names are loaded when they are first used, so that a saved report opens without torch.
+The names are loaded when they are first used, so that a saved report opens without torch. A `Report` needs no more
+than the standard library; here it is told who draws it as a page.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
+
+from reink.report import Report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,7 +28,6 @@ _HOMES = {
     "Functionalized": "reink.api",
     "Options": "reink.options",
     "ReinkError": "reink.errors",
-    "Report": "reink.report",
     "Verification": "reink.verification.answer",
     "compile": "reink.api",
     "explain": "reink.api",
@@ -39,6 +41,19 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'reink' has no attribute {name!r}")
     return getattr(importlib.import_module(home), name)
+
+
+def _page(report: Report) -> str:
+    drawn: str = importlib.import_module("reink.show.page").page(report)
+    return drawn
+
+
+def _frame(report: Report) -> str:
+    drawn: str = importlib.import_module("reink.show.page").frame(report)
+    return drawn
+
+
+Report.drawn_by(_page, _frame)
 
 
 def __dir__() -> list[str]:

@@ -15,12 +15,11 @@ import torch
 import torch.fx
 
 from reink.check import check_form, check_ownership
-from reink.core.aliasing import Buffer
 from reink.core.boundary import AliasPattern, Watched, alias_pattern, behind
 from reink.core.epilogue import with_epilogue
-from reink.core.plan import Choice, Plan
-from reink.core.printing import program_text, type_text
-from reink.core.program import Program, source_of
+from reink.core.plan import Plan
+from reink.core.printing import type_text
+from reink.core.program import Program
 from reink.core.torch_internals import FakeTensor, refresh_values
 from reink.errors import ReinkError
 from reink.options import Options
@@ -29,20 +28,20 @@ from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
 from reink.passes.refusals import OutsideInput
 from reink.passes.reinplace import reinplace
-from reink.report import Conflict, Decision, Event, Report, Snapshot, Verdict, amount
+from reink.report import Decision, Report, Verdict, amount
+from reink.story import Sources, decision, functionalized, snapshot
 
 Node = torch.fx.Node
 log = logging.getLogger("reink")
 
 Built = TypeVar("Built")
-RawEvent = tuple[str, str, int, str]
 
 
 @dataclass(slots=True)
 class Compiled:
     """One program, through all steps. `runs` is the program to run: the lowered one, or the fallback.
 
-    The report is made from it on demand (`report`): a compile that nobody asks about does not pay for text.
+    The report is made from it on demand (`report`): a compile that nobody asks about pays for no story.
     """
 
     captured: Program
@@ -53,29 +52,40 @@ class Compiled:
     options: Options
     name: str
     verdicts: list[Verdict] = field(default_factory=list)
-    events: list[RawEvent] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
-    functional_text: str = ""
 
     def report(self) -> Report:
         """Everything about this compile as plain data."""
-        report = Report(self.name, self.options.strategy, self.options.codegen)
-        report.snapshots.append(_snapshot("capture", self.captured))
-        report.snapshots.append(self._functional_snapshot())
+        with without_collection():
+            return self._report()
+
+    def _report(self) -> Report:
+        report, sources = self.outcome(), Sources()
+        report.snapshots.append(snapshot("capture", self.captured, sources, {}))
+        told = functionalized(self.captured, self.options.strategy, sources)
+        if told is not None:
+            report.snapshots.append(told.snapshot)
+            report.events = told.events
         if self.lowered is not None:
-            report.snapshots.append(_snapshot("lower", self.lowered))
-        report.events = [Event(kind, storage, version, node) for kind, storage, version, node in self.events]
-        if self.plan is not None and not self.fallback:
-            report.decisions = [_decision(k, c) for k, c in enumerate(self.plan.every_choice())]
-        report.verdicts = list(self.verdicts)
-        report.seconds = dict(self.seconds)
-        report.fallback = self.fallback
+            report.snapshots.append(snapshot("cleanup", self.functional, sources, told.of if told is not None else {}))
+            report.snapshots.append(snapshot("lower", self.lowered, sources))
+        report.sources = sources.lines
         return report
 
-    def _functional_snapshot(self) -> Snapshot:
-        text = self.functional_text or program_text(self.functional)
-        return Snapshot("functionalize", "functional", text, sum(" = " in line for line in text.splitlines()))
+    def outcome(self) -> Report:
+        """The report without its story: what became of each write, and what the checks said."""
+        report = Report(self.name, self.options.strategy, self.options.codegen, fallback=self.fallback)
+        report.decisions = self.decisions()
+        report.verdicts = list(self.verdicts)
+        report.seconds = dict(self.seconds)
+        return report
+
+    def decisions(self) -> list[Decision]:
+        """What became of each written operand; nothing when the fallback runs."""
+        if self.plan is None or self.fallback:
+            return []
+        return [decision(k, c) for k, c in enumerate(self.plan.every_choice())]
 
 
 def reaching(
@@ -131,7 +141,7 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
     """
     compiled = Compiled(program, program, None, None, program, options, name)
     with _timed(compiled, "functionalize"):
-        functional = functionalize(program, strategy=options.strategy, record=_recorder(compiled))
+        functional = functionalize(program, strategy=options.strategy)
     with _timed(compiled, "check"):
         _require(check_form(functional), "functionalize")
     compiled.functional = functional
@@ -147,8 +157,6 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     functional, options = compiled.functional, compiled.options
     with _timed(compiled, "cleanup"):
         cleanup(functional)
-    if options.passes:
-        compiled.functional_text = program_text(functional)
     for user_pass in options.passes:
         _run_everywhere(user_pass, functional)
     with _timed(compiled, "reinplace"):
@@ -168,15 +176,6 @@ def _ownership(plan: Plan, lowered: Program) -> Iterator[Verdict]:
     yield check_ownership(plan.program, [s.node for s in plan.steps], lowered)
     for name, inner in plan.subgraphs.items():
         yield from _ownership(inner, lowered.subgraphs[name])
-
-
-def _recorder(compiled: Compiled) -> Callable[[str, Buffer, int, str], None]:
-    events = compiled.events
-
-    def record(kind: str, buffer: Buffer, version: int, node: str) -> None:
-        events.append((kind, buffer.name, version, node))
-
-    return record
 
 
 @contextmanager
@@ -278,7 +277,7 @@ def _choose(compiled: Compiled) -> None:
 def _refuse_copies(compiled: Compiled) -> None:
     if not compiled.options.strict:
         return
-    report = compiled.report()
+    report = compiled.outcome()
     if report.bytes_cloned > compiled.options.strict_bytes or compiled.fallback:
         raise ReinkError(
             "strict-copy",
@@ -286,35 +285,3 @@ def _refuse_copies(compiled: Compiled) -> None:
             why=str(report),
             do="change the program as the report says, or raise strict_bytes",
         )
-
-
-def _snapshot(step: str, program: Program) -> Snapshot:
-    text = program_text(program)
-    count = sum(1 for n in program.graph.nodes if n.op == "call_function")
-    return Snapshot(step, program.form.value, text, count)
-
-
-def _decision(index: int, choice: Choice) -> Decision:
-    conflict = None
-    if choice.reader is not None and choice.definition is not None:
-        conflict = Conflict(
-            read=choice.reader.name,
-            definition=choice.definition.name,
-            write=choice.node.name,
-            read_source=source_of(choice.reader),
-            write_source=source_of(choice.node),
-        )
-    return Decision(
-        id=index,
-        operator=choice.operator,
-        argument=choice.argument,
-        outcome=choice.outcome,  # type: ignore[arg-type]
-        bytes=choice.bytes,
-        avoided=choice.avoided,
-        size="a symbolic number of bytes" if choice.bytes is None else amount(choice.bytes),
-        reason=choice.reason,
-        do=choice.do if choice.outcome not in ("in place", "hoisted") else "",
-        node=choice.node.name,
-        source=source_of(choice.node),
-        conflict=conflict,
-    )

@@ -6,14 +6,14 @@ Every front (terminal, JSON, page) is rendered from a `Report` and from nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from reink.errors import ReinkError
 
-FORMAT = 1
+FORMAT = 2
 
 Outcome = Literal["in place", "hoisted", "saved", "detached", "copied back"]
 
@@ -35,15 +35,32 @@ class Source:
         return f"{place}    {self.text}" if self.text else place
 
 
+class Region(NamedTuple):
+    """Bytes of a storage: ``{ start + sum i_k * step_k : 0 <= i_k < count_k }`` for ``(count, step)`` in `dims`.
+
+    Counted from the first byte of the base; the dim of the smallest step comes first.
+    """
+
+    start: int
+    dims: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a write could not simply go in place: `read` needs `definition`, which `write` would destroy."""
+    """Why a write could not simply go in place: `read` needs `definition`, which `write` would destroy.
+
+    `needed` and `written` are the bytes of both in the `storage_bytes` bytes of the storage; None and empty when sizes
+    are symbolic.
+    """
 
     read: str
     definition: str
     write: str
     read_source: Source | None = None
     write_source: Source | None = None
+    needed: Region | None = None
+    written: tuple[Region, ...] = ()
+    storage_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +86,67 @@ class Decision:
     node: str = ""
     source: Source | None = None
     conflict: Conflict | None = None
+    storage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One entry of the ledger: a storage is born, viewed, written, replayed, written back or closed.
+class Event(NamedTuple):
+    """One entry of the ledger: a storage is born, named, viewed, written, replayed, written back or closed.
 
-    `kind` is ``input``, ``birth``, ``view``, ``write``, ``replay``, ``write-back`` or ``epilogue``;
-    `storage` names the base, `version` is its version after the event, `node` the node of the program.
+    `kind` is ``input``, ``birth``, ``name``, ``view``, ``write``, ``replay``, ``write-back`` or ``epilogue``. `storage`
+    names the base and `version` is its version after the event. `node` is the node of the functional program that
+    holds the content from here on, but for ``name`` the captured value that from here on looks at the storage. `of`
+    is the captured node at work. `place` tells the ways of looking at one storage apart (0 is all of it), `region` has
+    the bytes of that place, None when sizes are symbolic.
     """
 
     kind: str
     storage: str
     version: int
     node: str
-    text: str = ""
-    source: Source | None = None
+    of: str = ""
+    place: int = 0
+    region: Region | None = None
+
+
+class Line(NamedTuple):
+    """What stands behind a line of a snapshot's text: the node that it shows, and where that comes from.
+
+    `of` is the node of the program before: the captured one behind a functional node, the functional one behind a
+    lowered node. `source` is an index into `Report.sources`, or -1. `role` says what the node does: ``view``, ``pure``,
+    ``write``, ``copy`` (one that reink adds), ``epilogue``, ``result``, or nothing for what is no node.
+    """
+
+    node: str = ""
+    of: str = ""
+    source: int = -1
+    role: str = ""
+
+
+class Held(NamedTuple):
+    """Memory that the program holds while lines `first` to `last` of its text run, if each storage is freed at once
+    after its last use. `kind` is ``input``, ``constant``, ``value`` or ``result``; a symbolic size counts as it was
+    in the example, and as None where only the data decide it."""
+
+    name: str
+    kind: str
+    bytes: int | None
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The program after a step: its `form` (mutable, functional, inplace, lowered), text and node count."""
+    """The program after a step: its `form` (mutable, functional, inplace, lowered), text and node count.
+
+    `lines` has an entry for each line of the text, `held` one for each storage; both may be empty.
+    """
 
     step: str
     form: str
     text: str
     nodes: int
+    lines: tuple[Line, ...] = ()
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +170,11 @@ class Report:
     """Everything about one compiled graph. Filled while it compiles, hence not frozen.
 
     `seconds` maps a step to its time; `fallback` says why another program runs than the optimised
-    one, and is empty when none does.
+    one, and is empty when none does. `sources` are the lines of the user's program that snapshots refer to.
     """
+
+    _page: ClassVar[Callable[[Report], str]]
+    _frame: ClassVar[Callable[[Report], str]]
 
     name: str = "program"
     strategy: str = "v2"
@@ -130,6 +185,7 @@ class Report:
     verdicts: list[Verdict] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
+    sources: list[Source] = field(default_factory=list)
 
     @property
     def bytes_cloned(self) -> int:
@@ -153,11 +209,36 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values, with totals for readers that do not want to add."""
         head = {"format": FORMAT, "bytes_cloned": self.bytes_cloned, "bytes_avoided": self.bytes_avoided}
-        return {**head, **asdict(self)}
+        plain = {
+            "name": self.name,
+            "strategy": self.strategy,
+            "codegen": self.codegen,
+            "snapshots": [_snapshot_to_json(s) for s in self.snapshots],
+            "events": [list(e) for e in self.events],
+            "decisions": [asdict(d) for d in self.decisions],
+            "verdicts": [asdict(v) for v in self.verdicts],
+            "seconds": dict(self.seconds),
+            "fallback": self.fallback,
+            "sources": [asdict(s) for s in self.sources],
+        }
+        return {**head, **plain}
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON; `Report.load` reads it back."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+        Path(path).write_text(json.dumps(self.to_json()), encoding="utf-8")
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the report as one page that needs no other file and no network."""
+        Path(path).write_text(type(self)._page(self), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """The page in a frame, for notebooks."""
+        return type(self)._frame(self)
+
+    @classmethod
+    def drawn_by(cls, page: Callable[[Report], str], frame: Callable[[Report], str]) -> None:
+        """Say who draws a report as a page, and as a frame in another page. A report itself knows of no renderer."""
+        cls._page, cls._frame = staticmethod(page), staticmethod(frame)
 
     @classmethod
     def load(cls, path: str | Path) -> Report:
@@ -181,12 +262,13 @@ class Report:
             name=values["name"],
             strategy=values["strategy"],
             codegen=values["codegen"],
-            snapshots=[Snapshot(**s) for s in values["snapshots"]],
-            events=[Event(**{**e, "source": _source(e["source"])}) for e in values["events"]],
+            snapshots=[_snapshot(s) for s in values["snapshots"]],
+            events=[_event(*e) for e in values["events"]],
             decisions=[_decision(d) for d in values["decisions"]],
             verdicts=[Verdict(v["check"], v["ok"], tuple(v["details"])) for v in values["verdicts"]],
             seconds=dict(values["seconds"]),
             fallback=values["fallback"],
+            sources=[Source(**s) for s in values["sources"]],
         )
 
     def __str__(self) -> str:
@@ -239,6 +321,33 @@ def amount(count: int) -> str:
     raise AssertionError("unreachable")
 
 
+def _snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Lines and storages as lists: there is one for every node."""
+    return {
+        "step": snapshot.step,
+        "form": snapshot.form,
+        "text": snapshot.text,
+        "nodes": snapshot.nodes,
+        "lines": [list(line) for line in snapshot.lines],
+        "held": [list(held) for held in snapshot.held],
+    }
+
+
+def _snapshot(values: Mapping[str, Any]) -> Snapshot:
+    lines = tuple([Line(*line) for line in values["lines"]])
+    return Snapshot(**{**values, "lines": lines, "held": tuple([Held(*held) for held in values["held"]])})
+
+
+def _event(
+    kind: str, storage: str, version: int, node: str, of: str, place: int, region: tuple[Any, Any] | None
+) -> Event:
+    return Event(kind, storage, version, node, of, place, _region(region))
+
+
+def _region(values: tuple[Any, Any] | None) -> Region | None:
+    return None if values is None else Region(values[0], tuple([(count, step) for count, step in values[1]]))
+
+
 def _source(values: Mapping[str, Any] | None) -> Source | None:
     return Source(**values) if values else None
 
@@ -247,5 +356,6 @@ def _decision(values: Mapping[str, Any]) -> Decision:
     conflict = values["conflict"]
     if conflict:
         sources = {k: _source(conflict[k]) for k in ("read_source", "write_source")}
-        conflict = Conflict(**{**conflict, **sources})
+        regions = {"needed": _region(conflict["needed"]), "written": tuple(map(_region, conflict["written"]))}
+        conflict = Conflict(**{**conflict, **sources, **regions})
     return Decision(**{**values, "conflict": conflict, "source": _source(values["source"])})

@@ -21,7 +21,7 @@ NESTING = 4
 
 # Who may import whom, by the first name below `reink`. `reink` itself stands for the public names.
 BELOW_PASSES = {"errors", "report", "core"}
-BELOW_BACKENDS = BELOW_PASSES | {"passes", "check", "options", "pipeline"}
+BELOW_BACKENDS = BELOW_PASSES | {"passes", "check", "options", "story", "pipeline"}
 BELOW_CLI = BELOW_BACKENDS | {"backends", "show"}
 BELOW_TRUST = BELOW_CLI | {"api", "judge"}
 LAYERS: dict[str, set[str]] = {
@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "passes": BELOW_PASSES,
     "check": BELOW_PASSES | {"check"},
     "options": {"errors"},
+    "story": BELOW_PASSES | {"passes"},
     "pipeline": BELOW_BACKENDS,
     "backends": BELOW_BACKENDS | {"backends"},
     "judge": BELOW_PASSES,

@@ -1,4 +1,4 @@
-"""Where answers go: standard output for them alone, a file for `--json`, standard error for all else."""
+"""Where answers go: standard output for them alone, a file for `--json` and `--html`, standard error for all else."""
 
 from __future__ import annotations
 
@@ -26,9 +26,16 @@ def console() -> Console:
 
 
 def check_file(file: str) -> None:
-    """Refuse, before any work is done, a file of `--json` that has no folder."""
+    """Refuse, before any work is done, a file of `--json` or `--html` that has no folder."""
     if file not in ("", "-") and not Path(file).parent.is_dir():
         raise ReinkError("not-found", f"no folder {Path(file).parent} to save {file} in")
+
+
+def check_page(file: str) -> None:
+    """Refuse a file of `--html` that cannot be one: a page is not printed."""
+    if file == "-":
+        raise ReinkError("unknown-option", "--html needs a file", do="give a name, such as --html report.html")
+    check_file(file)
 
 
 def save(write: Callable[[str], None], file: str, then: str = "") -> None:

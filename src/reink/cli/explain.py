@@ -8,21 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
+from reink.cli.answers import check_file, check_page, console, others_print_to_stderr, progress, save
 from reink.cli.mistakes import coded, mistakes
-from reink.cli.parameters import JsonFile, Programs, Strategy, Target, check_strategy
+from reink.cli.parameters import HtmlFile, JsonFile, Programs, Strategy, Target, check_strategy
 from reink.cli.target import Program, load
 from reink.errors import ReinkError
 from reink.report import Report
 from reink.show.terminal import print_report
 
-EXAMPLE = "Example: reink explain model.py:example --strict --json report.json"
+EXAMPLE = "Example: reink explain model.py:example --strict --html report.html"
 
 
 @mistakes()
 def explain(
     target: Target,
     json_file: JsonFile = "",
+    html_file: HtmlFile = "",
     strategy: Strategy = "v2",
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any copy is left.")] = False,
     programs: Programs = True,
@@ -30,6 +31,7 @@ def explain(
     """Compile a program and say what became of each of its writes: in place, or copied and why."""
     check_strategy(strategy)
     check_file(json_file)
+    check_page(html_file)
     with others_print_to_stderr():
         program = load(target)
         with progress(f"compiling {target}"):
@@ -39,6 +41,7 @@ def explain(
     else:
         print_report(report, console(), programs=programs)
     save(report.save, json_file, f"; reink show {json_file} prints it again")
+    save(report.save_html, html_file, "; open it in a browser")
     if strict and report.copies:
         typer.echo(str(_copies_left(report)), err=True)
         raise typer.Exit(1)

@@ -22,6 +22,9 @@ JsonFile = Annotated[
     str,
     typer.Option("--json", metavar="FILE", help="Save the report too; - writes only it, to standard output."),
 ]
+HtmlFile = Annotated[
+    str, typer.Option("--html", metavar="FILE", help="Save the report as a page to look at in a browser.")
+]
 Strategy = Annotated[
     str, typer.Option(metavar="v1|v2", help="Describe written operands by argument (v1) or by base (v2).")
 ]

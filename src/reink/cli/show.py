@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from reink.cli.answers import console
+from reink.cli.answers import check_page, console, save
 from reink.cli.mistakes import mistakes, no_file, said
-from reink.cli.parameters import Programs
+from reink.cli.parameters import HtmlFile, Programs
 from reink.errors import ReinkError
 from reink.report import Report
 from reink.show.terminal import print_report
@@ -23,13 +23,19 @@ def show(
         Path,
         typer.Argument(metavar="REPORT.json", help="A file that --json or Report.save wrote.", show_default=False),
     ],
+    html_file: HtmlFile = "",
     programs: Programs = True,
 ) -> None:
-    """Print a saved report, without torch and without compiling again."""
+    """Print a saved report or draw it as a page, without torch and without compiling again."""
+    check_page(html_file)
     if not report.exists():
         raise no_file(report, ".json")
     try:
-        print_report(Report.load(report), console(), programs=programs)
+        loaded = Report.load(report)
+        if html_file:
+            save(loaded.save_html, html_file, "; open it in a browser")
+        else:
+            print_report(loaded, console(), programs=programs)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         do = "give a file that Report.save or reink explain --json wrote"
         raise ReinkError(

@@ -16,7 +16,7 @@ from reink.core.aliasing import Buffer, Place
 from reink.core.views import WRITE_BACKS, Emitter, step_operator
 
 Node = torch.fx.Node
-Record = Callable[[str, Buffer, int, str], None]
+Record = Callable[[str, Place, int, str], None]
 
 
 class Ledger:
@@ -31,7 +31,7 @@ class Ledger:
     def open(self, buffer: Buffer, node: Node) -> None:
         """Enter a new storage; its first version is `node`."""
         self._base[buffer], self._version[buffer] = node, 0
-        self._record("input" if buffer.kind == "input" else "birth", buffer, 0, node.name)
+        self._record("input" if buffer.kind == "input" else "birth", buffer.root, 0, node.name)
 
     def version(self, buffer: Buffer) -> int:
         """How often the storage has been written."""
@@ -53,7 +53,7 @@ class Ledger:
         assert step is not None
         node = self._emitter.emit(step_operator(step), (self.read(place.parent), *step.args), place.value)
         self._replayed[place] = (version, node)
-        self._record("replay" if version else "view", place.buffer, version, node.name)
+        self._record("replay" if version else "view", place, version, node.name)
         return node
 
     def write(self, place: Place, update: Node) -> None:
@@ -65,18 +65,19 @@ class Ledger:
             update = WRITE_BACKS[at.step.op](self._emitter, at, partial(self.read, parent), update)
             update.meta["reink_window"] = at.value
             at = parent
-        self.bind(place.buffer, update, "write" if place.parent is None else "write-back")
+        self.bind(place.buffer, update, place)
 
-    def bind(self, buffer: Buffer, node: Node, kind: str = "write") -> None:
-        """`node` is the next version of the whole storage."""
+    def bind(self, buffer: Buffer, node: Node, written: Place | None = None) -> None:
+        """`node` is the next version of the whole storage, of which `written`, or who knows what, has changed."""
         self._base[buffer] = node
         self._version[buffer] += 1
-        self._record(kind, buffer, self._version[buffer], node.name)
+        place = written or buffer.root
+        self._record("write" if place.parent is None else "write-back", place, self._version[buffer], node.name)
 
     def written(self) -> list[Buffer]:
         """The storages that have been written at least once, in the order they were opened."""
         return [b for b, v in self._version.items() if v]
 
 
-def ignore(kind: str, buffer: Buffer, version: int, node: str) -> Any:
+def ignore(kind: str, place: Place, version: int, node: str) -> Any:
     """A `record` that keeps nothing."""

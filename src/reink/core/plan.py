@@ -64,7 +64,8 @@ class Step:
 class Choice:
     """The raw record behind a report's Decision: what became of one written operand of `node`.
 
-    `bytes` and `avoided` are None when symbolic. `reader`, `definition`: the conflict, when there was one.
+    `bytes` and `avoided` are None when symbolic. `reader` and `definition` are the conflict, when there was one: the
+    reader needs what lies in `needed`, and the write goes to the places `written`.
     """
 
     node: Node
@@ -78,6 +79,8 @@ class Choice:
     do: str = ""
     reader: Node | None = None
     definition: Node | None = None
+    needed: Place | None = None
+    written: tuple[Place, ...] = ()
 
 
 @dataclass(slots=True)

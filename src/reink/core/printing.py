@@ -33,25 +33,30 @@ _DTYPES = {
 
 def program_text(program: Program, *, types: bool = True) -> str:
     """The program, a line a node, then what its boundary does. `types` adds the type of each value."""
-    return "\n".join(_lines(program, types))
+    return "\n".join([text for text, _ in program_lines(program, types=types)])
 
 
-def _lines(program: Program, types: bool) -> Iterator[str]:
+def program_lines(program: Program, *, types: bool = True) -> Iterator[tuple[str, Node | None]]:
+    """Each line of the program's text, with the node of this graph that it shows, if it shows one.
+
+    The output node is that of the line that returns; the nodes of graphs inside are not told.
+    """
     placeholders = program.placeholders()
     inputs = ", ".join(_typed(n) if types else n.name for n in placeholders)
-    yield f"inputs {inputs}" if inputs else "no inputs"
+    yield (f"inputs {inputs}" if inputs else "no inputs"), None
     inner: dict[str, Program] = {}
     for node in program.graph.nodes:
         if node.op == "get_attr" and (found := _graph_of(program, str(node.target))) is not None:
             inner[str(node.target)] = found
         elif node.op == "get_attr":
-            yield f"    {_typed(node) if types else node.name} = constant {node.target}"
+            yield f"    {_typed(node) if types else node.name} = constant {node.target}", node
         elif node.op == "call_function":
-            yield "    " + _line(node, types)
-    yield from _boundary(program, placeholders)
+            yield "    " + _line(node, types), node
+    for k, text in enumerate(_boundary(program, placeholders)):
+        yield text, None if k else program.output()
     for name, graph in inner.items():
-        yield f"graph {name}"
-        yield from ("    " + line for line in _lines(graph, types))
+        yield f"graph {name}", None
+        yield from (("    " + line, None) for line, _ in program_lines(graph, types=types))
 
 
 def _graph_of(program: Program, name: str) -> Program | None:

@@ -9,6 +9,7 @@ operator runs again (`TwinLayouts` asks torch once for each kind of call).
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ from reink.passes.subgraphs import Bound, Subgraphs
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
+Watch = Callable[[Node, Any, torch.fx.Graph], None]
 aten = torch.ops.aten
 
 # Looked up once: reading an operator of torch.ops runs Python code.
@@ -54,22 +56,32 @@ _STRIDED_SCATTER = aten.as_strided_scatter.default
 LONGEST_CHAIN = 4
 
 
-def functionalize(program: Program, *, strategy: str = "v2", record: Record = ignore) -> Program:
+def functionalize(
+    program: Program, *, strategy: str = "v2", record: Record = ignore, watch: Watch | None = None
+) -> Program:
     """The pure form of a captured program. `strategy` chooses the call form of mutable operators.
 
-    Raises ReinkError for what cannot be said purely; never leaves a write out.
+    `record` hears every entry of the ledger; `watch` is told after each captured node what it became, and the graph as
+    far as it is. Raises ReinkError for what cannot be said purely; never leaves a write out.
     """
     assert program.form is Form.MUTABLE
-    return _Functionalizer(program, strategy, record).run()
+    return _Functionalizer(program, strategy, record, watch=watch).run()
 
 
 class _Functionalizer:
     """One graph. `inner`: a call inside another graph runs it, and `bound` says, if that is known, what it is given."""
 
     def __init__(
-        self, program: Program, strategy: str, record: Record, *, inner: bool = False, bound: Bound | None = None
+        self,
+        program: Program,
+        strategy: str,
+        record: Record,
+        *,
+        inner: bool = False,
+        bound: Bound | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.program, self.strategy, self.inner, self.bound = program, strategy, inner, bound
+        self.program, self.strategy, self.inner, self.bound, self.watch = program, strategy, inner, bound, watch
         self.graph = torch.fx.Graph()
         self.emitter = GraphEmitter(self.graph)
         self.ledger = Ledger(self.emitter, record)
@@ -121,6 +133,8 @@ class _Functionalizer:
                 self._constant(node)
             elif node.op != "output":
                 raise ReinkError("not-pure", f"cannot functionalize a {node.op} node: {node.name}", where=where(node))
+            if self.watch is not None:
+                self.watch(node, self.values.get(node), self.graph)
 
     def _inner(self, program: Program, bound: Bound | None) -> Program:
         """A graph that a call runs, by the same rules."""

@@ -106,8 +106,10 @@ class MutableCalls:
 
     def _v2(self, node: Node, facts: OpFacts, written: list[Place]) -> Node:
         bases: dict[Buffer, int] = {}
+        windows: dict[Buffer, Place | None] = {}
         for place in written:
             bases.setdefault(place.buffer, len(bases))
+            windows[place.buffer] = None if place.buffer in windows else place
         shown = _Shown(self._values, bases)
         args = [shown.argument(a) for a in node.args]
         kwargs = {k: shown.argument(v) for k, v in node.kwargs.items()} if node.kwargs else {}
@@ -117,7 +119,8 @@ class MutableCalls:
         call.meta["reink_views"] = dict(enumerate([_chain_values(p) for p in shown.places]))
         count = len(facts.result_aliases)
         for buffer, k in bases.items():
-            self._ledger.bind(buffer, self._emitter.emit(operator.getitem, (call, count + k), buffer.root.value))
+            new = self._emitter.emit(operator.getitem, (call, count + k), buffer.root.value)
+            self._ledger.bind(buffer, new, windows[buffer])
         return call
 
 

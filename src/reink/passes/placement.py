@@ -105,7 +105,7 @@ class Placement:
         """Where `write` goes: its base, after hoists and saves; the root of a copy; None, made afresh; or `LATER`."""
         choice, base = write.choice, write.base
         if not self._is_ours(base, write.chain):
-            choice.reason = _not_ours(base)
+            choice.reason, choice.do = _not_ours(base)
             return self._detach(write)
         live = self.conflicts(write.targets, write.chain)
         if live and self._prefers(True) and self._hoist(write.node, live, write.chain):
@@ -116,9 +116,10 @@ class Placement:
         if live and write.may_wait and self._prefers(True):
             return LATER
         if live:
-            self._note_conflict(choice, live, write.chain)
+            self._note_conflict(write, live)
         if write.clash and not live:
             choice.reason = "another operand of the same call lies where it writes"
+            choice.do = "let the call read and write tensors that do not overlap"
             return base if write.whole else self._detach(write)
         roots = self.without_views(live)
         if self._prefers(_cheaper(self._detach_cost(write), _total([p.byte_count() for _, p in roots]), base)):
@@ -178,9 +179,10 @@ class Placement:
             if pending[value] == 1 and isinstance(place, Place):
                 self.residents.add(value, place)
 
-    def _note_conflict(self, choice: Choice, live: Live, chain: WriteBack) -> None:
-        value = live[0][0]
-        readers = self.readers(value, chain)
+    def _note_conflict(self, write: Write, live: Live) -> None:
+        choice, (value, place) = write.choice, live[0]
+        readers = self.readers(value, write.chain)
+        choice.needed, choice.written = place, tuple(write.targets)
         choice.definition, choice.reader = value, readers[0] if readers else None
         choice.reason = "a later read needs the old value"
 
@@ -258,7 +260,11 @@ class Placement:
             count = place.byte_count()
             choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
         choice.outcome = "saved"
-        choice.do = "read the value before the write, or keep a copy of only the part that is needed"
+        if choice.reason:
+            choice.do = choice.do or "read the value before the write, or keep a copy of only the part that is needed"
+        else:
+            choice.reason = "the same call still reads the old value"
+            choice.do = "give the call only the part of the old value that it reads"
         _charge(choice)
 
     def _copy_of(self, node: Node, known: Tensor, exact: bool) -> Place:
@@ -329,7 +335,10 @@ def _cheaper(detach: int | None, save: int | None, base: Place) -> bool:
     return detach < save
 
 
-def _not_ours(base: Place) -> str:
+def _not_ours(base: Place) -> tuple[str, str]:
+    """Why memory may not be written, and what to do about it."""
+    name = base.buffer.name
     if base.buffer.kind == "constant":
-        return f"{base.buffer.name} is a constant of the graph"
-    return f"{base.buffer.name} is an input that does not end with this value"
+        return f"{name} is a constant of the graph", "pass the tensor as an argument"
+    reason = f"{name} is an input that does not end with this value"
+    return reason, "copy only the part of the input that is written, or let the input end with the new value"

@@ -276,6 +276,7 @@ class _Reinplacer:
         choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
         if choice.outcome in ("in place", "hoisted"):
             choice.outcome, choice.reason = "copied back", f"{asked} could not run in place"
+            choice.do = "give the operator operands that do not overlap what it writes, of the same dtype"
 
     def _carry_out(self, step: Step, node: Node, place: Place) -> None:
         self.steps.append(step)

@@ -52,6 +52,7 @@ class Results:
             self.state.save(step, [(value, self.places[value])], choice)
         choice.outcome, choice.avoided = "copied back", 0
         choice.reason = "the new value was made in other memory than the input's"
+        choice.do = "write the input with an in-place operator or copy_() where its new value is made"
         plan.steps.append(step)
 
     def _settle_outputs(self, plan: Plan) -> None:
@@ -75,6 +76,7 @@ class Results:
         choice = self._choice(plan, result, "output", result.name, place)
         choice.outcome, choice.bytes, choice.avoided = "detached", place.byte_count(), 0
         choice.reason = "eager returns memory of its own here"
+        choice.do = "return the tensor itself, if its memory may be shared"
         root = self.state.new_buffer("fresh", result, like).root
         plan.final.append(Copy(place, root, exact=True))
         return root

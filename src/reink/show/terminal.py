@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,20 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from reink.report import Decision, Report, Snapshot, Source, Verdict, amount
+from reink.show.words import MEANING
 
 LONGEST_PROGRAM = 200
 MOST_FREE_ROWS = 40
 WIDE = 110
-
-MEANING = MappingProxyType(
-    {
-        "in place": "the write uses the memory it was written for; nothing is copied",
-        "hoisted": "in place too: a read of the old value was moved before the write",
-        "saved": "the old bytes that a later read needs were copied before the write",
-        "detached": "the write went to a copy, because the old value is still needed",
-        "copied back": "the value was made elsewhere and then copied into its input",
-    }
-)
 
 _COLOURS = (
     (r"(?m)#.*$", "dim"),
