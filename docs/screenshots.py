@@ -1,4 +1,4 @@
-"""Takes the pictures of the README: the three acts of a report's page from the running example, and a copy that is left. Usage: ``make shots``."""
+"""Takes the pictures of the README: the acts of a report's page, and a copy that is left. Usage: ``make shots``."""
 
 from __future__ import annotations
 

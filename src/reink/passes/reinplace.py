@@ -238,10 +238,8 @@ class _Reinplacer:
             self._nothing(node, base)
             return
         step = Step(node, Action.COPY_INTO, None, source)
-        chain, choice = (
-            self.state.write_backs.follow(node, base),
-            self._choice(node, "aten.copy_.default", "self", base),
-        )
+        chain = self.state.write_backs.follow(node, base)
+        choice = self._choice(node, "aten.copy_.default", "self", base)
         clash = update is not None and may_overlap(update, window)
         write = Write(
             node,
@@ -269,14 +267,22 @@ class _Reinplacer:
 
     def _count_lost_twin(self, node: Node, update: Any, window: Place, choice: Choice) -> None:
         """What ran out of place although the user wrote in place costs a copy here that the user did not write."""
-        asked = node.meta.get("reink_carry", _written_by(update) if isinstance(update, Node) else None)
+        call = _call_of(update)
+        written = update.meta.get("reink_write") if isinstance(update, Node) else None
+        asked = node.meta.get("reink_carry", _called(call).name if call is not None else written)
         if asked is None or asked == "aten.copy_.default":
             return
         count = window.byte_count()
         choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
-        if choice.outcome in ("in place", "hoisted"):
-            choice.outcome, choice.reason = "copied back", f"{asked} could not run in place"
-            choice.do = "give the operator operands that do not overlap what it writes, of the same dtype"
+        if choice.outcome not in ("in place", "hoisted"):
+            return
+        choice.outcome, choice.reason = "copied back", f"{asked} could not run in place"
+        choice.do = "give the operator operands that do not overlap what it writes, of the same dtype"
+        if call is not None:
+            choice.reason, choice.do = (
+                f"{asked} wrote a copy",
+                "change what made it write a copy: it has a line of its own",
+            )
 
     def _carry_out(self, step: Step, node: Node, place: Place) -> None:
         self.steps.append(step)
@@ -458,12 +464,10 @@ def _shares_elements(base: Any) -> bool:
     return geometry_of(base.meta["val"])[5].overlaps
 
 
-def _written_by(update: Node) -> Any:
-    """The operator that the user wrote in place and that made `update`; None if there is none."""
-    call = update.args[0] if update.args else None
-    if isinstance(call, Node) and call.target is auto_functionalized and facts_of(update.target).kind is _GETITEM:
-        return _called(call).name
-    return update.meta.get("reink_write")
+def _call_of(value: Any) -> Node | None:
+    """The v1 call that `value` is a result of."""
+    call = value.args[0] if isinstance(value, Node) and facts_of(value.target).kind is _GETITEM else None
+    return call if isinstance(call, Node) and call.target is auto_functionalized else None
 
 
 def _may_wait(node: Node, facts: OpFacts) -> bool:
