@@ -151,6 +151,18 @@ def test_a_write_that_is_needed_does_not_wait() -> None:
     assert cloned == 4 * 4 * 2
 
 
+def _expanded(x: Tensor) -> Tensor:
+    y = x.expand(3, 4).clone()
+    y[1].add_(1)
+    return y
+
+
+def test_a_scatter_that_makes_a_new_tensor_is_in_the_report() -> None:
+    operators, cloned = lowered(_expanded, counting(1, 4), passes=(drop_clones,))
+    assert aten.select_scatter.default in operators
+    assert cloned == 3 * 4 * 4
+
+
 # -- calls taken apart -------------------------------------------------------------------------------------
 
 

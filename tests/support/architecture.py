@@ -47,6 +47,7 @@ LAYERS: dict[str, set[str]] = {
 PARTS_OF_A_PASS = {
     "reink.passes.reinplace": {
         "reink.passes.by_value",
+        "reink.passes.in_place",
         "reink.passes.needed",
         "reink.passes.order",
         "reink.passes.placement",
@@ -54,6 +55,7 @@ PARTS_OF_A_PASS = {
         "reink.passes.write_back",
     },
     "reink.passes.by_value": {"reink.passes.write_back"},
+    "reink.passes.in_place": {"reink.passes.write_back"},
     "reink.passes.needed": {"reink.passes.order"},
     "reink.passes.placement": {"reink.passes.needed", "reink.passes.order", "reink.passes.write_back"},
     "reink.passes.results": {"reink.passes.needed", "reink.passes.placement", "reink.passes.write_back"},

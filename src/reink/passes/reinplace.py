@@ -29,11 +29,12 @@ from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import Form, Program, ViewStep
 from reink.core.subgraphs import FunctionalCall, functional_call
 from reink.passes.by_value import with_calls_taken_apart
+from reink.passes.in_place import fits, is_alike, reads_itself
 from reink.passes.needed import Needed
 from reink.passes.order import in_capture_order
 from reink.passes.placement import LATER, Placement, Write
 from reink.passes.results import Results
-from reink.passes.write_back import NOWHERE, WriteBack, view_place
+from reink.passes.write_back import NOWHERE, view_place
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
@@ -157,7 +158,7 @@ class _Reinplacer:
         kind, target = facts.kind, node.target
         if kind is _VIEW:
             self._view(node, facts)
-        elif facts.window and not _shares_elements(node.args[0]):
+        elif facts.window:
             self._scatter(node)
         elif target is _COPY:
             self._copy(node)
@@ -224,7 +225,14 @@ class _Reinplacer:
     def _scatter(self, node: Node) -> None:
         written, source = node.args[:2]
         base = self.places[written]  # type: ignore[index]
-        self._write_into(node, base, scatter_window(base, node), source)
+        if not _shares_elements(written):
+            self._write_into(node, base, scatter_window(base, node), source)
+            return
+        choice = self._choice(node, "aten.copy_.default", "self", base)
+        self._run(node)
+        choice.outcome, choice.bytes, choice.avoided = "detached", self.places[node].byte_count(), 0
+        choice.reason = f"elements of {base.buffer.name} share memory, and not all of them are written"
+        choice.do = "write a tensor that is not expanded, or only the part that is needed"
 
     def _copy(self, node: Node) -> None:
         written, source = node.args[:2]
@@ -298,7 +306,7 @@ class _Reinplacer:
         chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
         if not (asked or chain.exempt or chain.homes):
             return self._reuses(node, value, place, facts)
-        if not self._fits(node, value, place, chain) or self._reads_itself(node, place, facts):
+        if not fits(node, value, place, chain) or reads_itself(node, place, facts, self.inputs_of[node], self.places):
             return False
         step = Step(node, _IN_PLACE, place)
         choice = Choice(node, facts_of(facts.in_place).name, "self", "in place", 0, place.byte_count(), place)
@@ -314,40 +322,13 @@ class _Reinplacer:
 
     def _reuses(self, node: Node, value: Tensor, place: Place, facts: OpFacts) -> bool:
         """Carry out an operator, which no user asked to write, in memory of the program's own that it reads last."""
-        if place.buffer.kind != "fresh" or not place.is_root or self._reads_itself(node, place, facts):
+        mine = place.buffer.kind == "fresh" and place.is_root and is_alike(value, place)
+        if not mine or not self.state.is_free(place, [place], NOWHERE):
             return False
-        size, stride, _, dtype, _, extent = geometry_of(value)
-        alike = (size, stride, dtype) == (place.size, place.stride, place.dtype) and not extent.overlaps
-        if not alike or not self.state.is_free(place, [place], NOWHERE):
+        if reads_itself(node, place, facts, self.inputs_of[node], self.places):
             return False
         self._carry_out(Step(node, _IN_PLACE, place), node, place)
         return True
-
-    def _fits(self, node: Node, value: Tensor, place: Place, chain: WriteBack) -> bool:
-        """Whether nobody can tell the result in `place` from one in memory of its own."""
-        size, stride, _, dtype, _, _ = geometry_of(value)
-        if place.extent.overlaps or size != place.size:
-            return False
-        if stride == place.stride and dtype is place.dtype:
-            return True
-        if dtype is place.dtype:
-            return all(_is_carried(user, chain) for user in node.users)
-        return torch.can_cast(dtype, place.dtype) and all(u in chain.exempt for u in node.users)
-
-    def _reads_itself(self, node: Node, place: Place, facts: OpFacts) -> bool:
-        """Whether another operand lies in the written place, other than element for element."""
-        inputs, places = self.inputs_of[node], self.places
-        for used in inputs:
-            other = places.get(used)
-            if other is place or other is None:
-                continue
-            if isinstance(other, tuple) or may_overlap(other, place):
-                return True
-        if facts.pointwise:
-            return False
-        first = node.args[0]
-        again = sum(a is first for a in operand_nodes(node.args, node.kwargs)) > 1
-        return again or any(u is not first and self.places.get(u) is place for u in inputs)
 
     def _call_v2(self, node: Node) -> None:
         op, args, kwargs, bases = node.args
@@ -473,16 +454,6 @@ def _call_of(value: Any) -> Node | None:
 def _may_wait(node: Node, facts: OpFacts) -> bool:
     """Whether `node` only carries on a value that was left for later: it costs nothing, and nothing sees it happen."""
     return facts.kind is _VIEW or bool(facts.window) or node.target is _COPY
-
-
-def _is_carried(user: Node, chain: WriteBack) -> bool:
-    """Whether `user` only carries a value back, whatever its strides: itself, or by all that use the same bytes."""
-    if user in chain.exempt:
-        return True
-    value: Any = user.meta.get("val")
-    if user.target is not _VIEW_DTYPE or user.args[0].meta["val"].element_size() != value.element_size():  # type: ignore[union-attr]
-        return False
-    return all(_is_carried(u, chain) for u in user.users)
 
 
 def _window(base: Place, node: Node) -> Place:
