@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from corpus.random_and_effects import join_fake_group
 from corpus.registry import counting
 from corpus.wrappers import pair
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
 import reink
@@ -39,11 +38,10 @@ class Forgetful(TwoTensor):
 
 
 @pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
+def mesh() -> DeviceMesh:
     """Two processes, of which this is the first and the other does not exist."""
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    yield init_device_mesh("cpu", (2,))
-    torch.distributed.destroy_process_group()
+    join_fake_group()
+    return init_device_mesh("cpu", (2,))
 
 
 def _store(cache: Any, x: Any) -> tuple[Any, Any]:

@@ -14,10 +14,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from corpus.registry import counting, program, tensors
 
 
-def _in_a_fake_group() -> tuple[Any, ...]:
-    """Two small matrices, once this process believes that it is one of two."""
+def join_fake_group() -> None:
+    """Make this process believe that it is one of two."""
     if not dist.is_initialized():
         dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+
+
+def _in_a_fake_group() -> tuple[Any, ...]:
+    join_fake_group()
     return counting(3, 4), counting(4, 2)
 
 

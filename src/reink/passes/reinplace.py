@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Place, geometry_of, may_overlap
+from reink.core.aliasing import Buffer, Place, geometry_of, may_overlap
 from reink.core.calls import (
     V2_CALLS,
     auto_functionalized,
@@ -71,6 +71,8 @@ class _Reinplacer:
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
         self.inputs: list[Place | None] = []
+        # memory that nobody else knows, whatever the schema of a custom operator may keep to itself
+        self.own: set[Buffer] = set()
         # writes that wait until something needs their value, so that readers of the old one come first
         self.late: set[Node] = set()
         self.waits = True
@@ -199,7 +201,10 @@ class _Reinplacer:
         self.steps.append(step)
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            self._defined(step, node, self.state.new_buffer("fresh", node, value).root)
+            root = self.state.new_buffer("fresh", node, value).root
+            if _makes_memory(node):
+                self.own.add(root.buffer)
+            self._defined(step, node, root)
 
     def _nothing(self, node: Node, place: Place) -> None:
         self.steps.append(Step(node, _NOTHING, defines=((node, place),)))
@@ -322,7 +327,7 @@ class _Reinplacer:
 
     def _reuses(self, node: Node, value: Tensor, place: Place, facts: OpFacts) -> bool:
         """Carry out an operator, which no user asked to write, in memory of the program's own that it reads last."""
-        mine = place.buffer.kind == "fresh" and place.is_root and is_alike(value, place)
+        mine = place.buffer in self.own and place.is_root and is_alike(value, place)
         if not mine or not self.state.is_free(place, [place], NOWHERE):
             return False
         if reads_itself(node, place, facts, self.inputs_of[node], self.places):
@@ -449,6 +454,12 @@ def _call_of(value: Any) -> Node | None:
     """The v1 call that `value` is a result of."""
     call = value.args[0] if isinstance(value, Node) and facts_of(value.target).kind is _GETITEM else None
     return call if isinstance(call, Node) and call.target is auto_functionalized else None
+
+
+def _makes_memory(node: Node) -> bool:
+    """Whether an operator of PyTorch's own made the tensor: a custom one may return what it promised not to."""
+    maker = node.args[0] if facts_of(node.target).kind is _GETITEM else node
+    return isinstance(maker, Node) and facts_of(maker.target).name.startswith("aten.")
 
 
 def _may_wait(node: Node, facts: OpFacts) -> bool:
