@@ -1,0 +1,230 @@
+"""Do the pure and the lowered program compute the same values? A proof by value numbering over symbolic memory.
+
+Both graphs are evaluated (`evaluation.py`) over one set of numbers (`terms.py`): each result and the final memory of
+each input must have one number in both. Operators are taken for functions of their operands, as their schemas say;
+random ones for functions of their turn as well. That is all inputs at once, of the sizes that were traced: symbolic
+sizes count as their hints. Layouts are the ownership check's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from reink.check.evaluation import Different, Evaluation, Shared, Storage, View
+from reink.check.terms import Number, Numbering, Term, Undecided
+from reink.core.opinfo import facts_of, operator_name
+from reink.core.program import OutputKind, OutputSpec, Program
+from reink.report import Verdict
+
+Node = torch.fx.Node
+
+# Names of values that one part of a message lists.
+SHOWN_VALUES = 4
+
+
+def prove_values(functional: Program, lowered: Program) -> Verdict:
+    """Whether `lowered` returns and leaves in its inputs what `functional` says: proven, refuted or not decided.
+
+    Graphs that calls run are taken for granted: each pair has a proof of its own. Never raises.
+    """
+    try:
+        found = next(_Proof(functional, lowered).differences(), "")
+    except Undecided as reason:
+        return Verdict("values", True, (str(reason),), decided=False)
+    except Exception as error:  # a proof that cannot follow a program says nothing about it
+        return Verdict("values", True, (f"not followed: {type(error).__name__}: {error}",), decided=False)
+    return Verdict("values", not found, (found,) if found else ())
+
+
+class _Proof:
+    def __init__(self, functional: Program, lowered: Program) -> None:
+        self.functional, self.signature = functional, functional.signature
+        shared = Shared(_pure_forms(functional))
+        self.numbering: Numbering = shared.numbering
+        self.pure = Evaluation(functional, shared, is_pure=True)
+        self.lowered = Evaluation(lowered, shared, is_pure=False)
+
+    def differences(self) -> Iterator[str]:
+        """What differs, in words."""
+        self.pure.run()
+        try:
+            self.lowered.run()
+        except Different as found:
+            yield str(found)
+            return
+        yield from self._effects()
+        yield from self._results()
+        yield from self._inputs()
+
+    def _effects(self) -> Iterator[str]:
+        """Each effect happens once, on the same operands, in the same order."""
+        due = sorted(self.pure.effects, key=_turn)
+        for (_, wanted, pure), (_, found, node) in zip(due, self.lowered.effects, strict=False):
+            if wanted != found:
+                why = f": {self._words(wanted, found)}" if pure.name != node.name else ""
+                yield f"effects differ: {node.name} happens where {pure.name} is due{why}"
+        if len(due) != len(self.lowered.effects):
+            yield f"{len(self.lowered.effects)} effects happen, {len(due)} are due"
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _results(self) -> Iterator[str]:
+        """Each result has the value and the memory that the pure program says."""
+        results, returned = self.functional.results(), self.lowered.program.results()
+        outputs = self.signature.outputs
+        if len(returned) != len(outputs):
+            yield f"{len(returned)} results are returned instead of {len(outputs)}"
+            return
+        owners: dict[int, int] = {}
+        firsts: dict[int, tuple[View, View]] = {}
+        for k, spec in enumerate(outputs):
+            wanted, found = self.pure.value_of(results[k]), self.lowered.value_of(returned[k])
+            if spec.kind is OutputKind.INPUT_ALIAS:
+                yield from self._view_of_input(k, spec, found)
+                continue
+            if spec.kind is OutputKind.GROUP_ALIAS:
+                wanted = self.pure._seen_through(self.pure.value_of(results[spec.source]), spec.steps)
+            if isinstance(wanted, View) and isinstance(found, View):
+                yield from self._tensor(k, wanted, found)
+                owner = spec.source if spec.kind is OutputKind.GROUP_ALIAS else k
+                yield from self._memory(k, owner, found, owners)
+                if spec.kind is OutputKind.GROUP_ALIAS:
+                    yield from _distance(k, *firsts.setdefault(owner, (wanted, found)), wanted, found)
+            elif self.pure.key_of(wanted) != self.lowered.key_of(found):
+                yield f"result {k} ({returned[k]}) is not {results[k]} of the pure program"
+
+    def _tensor(self, k: int, wanted: View, found: View) -> Iterator[str]:
+        one, other = wanted.geometry, found.geometry
+        if (one.size, one.dtype) != (other.size, other.dtype):
+            yield f"result {k} is {other.dtype} {list(other.size)}, in the pure program {one.dtype} {list(one.size)}"
+            return
+        yield from self._same(f"result {k}", self.pure.load(wanted), self.lowered.load(found))
+
+    def _memory(self, k: int, owner: int, found: View, owners: dict[int, int]) -> Iterator[str]:
+        """A result that is no view of an input lies in memory that no other result and no input has."""
+        storage = found.storage
+        if found.geometry.is_empty:
+            return
+        if storage.kind != "fresh" or owners.setdefault(id(storage), owner) != owner:
+            yield f"result {k} shares {storage.name} with an input, a constant or another result"
+
+    def _view_of_input(self, k: int, spec: OutputSpec, found: Any) -> Iterator[str]:
+        source = self.lowered.inputs[spec.source]
+        if source is None or not isinstance(found, View):
+            yield f"result {k} is no tensor"
+            return
+        expected = self.lowered._seen_through(View(source, source.root), spec.steps)
+        if found.storage is not source or found.geometry is not expected.geometry:
+            place = f"{found.storage.name} {found.geometry}"
+            yield f"result {k} is {place} and not the view of input {source.name} that eager returns"
+
+    # -- inputs ----------------------------------------------------------------------------------
+
+    def _inputs(self) -> Iterator[str]:
+        """The final memory of each input and constant: the new value where it has one, else as it was."""
+        results = self.functional.results()
+        for mutation in self.signature.mutations:
+            source, value = self.pure.inputs[mutation.input], self.pure.value_of(results[mutation.result])
+            if source is None or not isinstance(value, View):
+                raise Undecided(f"the new value of input {mutation.input} is no strided tensor")
+            if not source.root.is_empty:
+                self.pure.store(View(source, source.root), self.pure.load(value))
+        for expected, found in zip(self.pure.inputs, self.lowered.inputs, strict=True):
+            if expected is not None and found is not None:
+                yield from self._left(f"input {found.name} ends with another value", expected, found)
+        constants = {s.name: s for s in self.pure.constants}
+        for found in self.lowered.constants:
+            expected = constants.get(found.name)
+            if expected is not None:
+                yield from self._left(f"constant {found.name} is written", expected, found)
+
+    def _left(self, what: str, expected: Storage, found: Storage) -> Iterator[str]:
+        if found.root.is_empty:
+            return
+        memory = self.pure.geometries.interval(0, found.root.hi)
+        yield from self._same(what, expected.contents.load(memory), found.contents.load(memory))
+
+    # -- words -----------------------------------------------------------------------------------
+
+    def _same(self, what: str, wanted: Number, found: Number) -> Iterator[str]:
+        if wanted is not found:
+            yield f"{what}: {self._difference(wanted, found)}"
+
+    def _difference(self, wanted: Number, found: Number) -> str:
+        """Where two values part: followed into their operands as long as one operator makes both."""
+        inner = self._operands(wanted, found)
+        if inner is not None:
+            return inner
+        return f"{self._shown(found)}, in the pure program {self._shown(wanted)}"
+
+    def _operands(self, wanted: Number, found: Number) -> str | None:
+        """The first operand that differs, if both values are the result of one operator."""
+        if wanted.term is None or found.term is None:
+            return None
+        return self._words(_call_of(wanted.term.key), _call_of(found.term.key), found.term)
+
+    def _words(self, wanted: Any, found: Any, made: Term | None = None) -> str | None:
+        if not isinstance(wanted, tuple) or not isinstance(found, tuple) or wanted[:1] != found[:1]:
+            return None
+        pairs = list(zip(_tensors_in(wanted), _tensors_in(found), strict=False))
+        for k, (a, b) in enumerate(pairs):
+            if a != b:
+                one, other = self.numbering.number(a[1]), self.numbering.number(b[1])
+                if one is other:
+                    continue
+                deeper = self._operands(one, other)
+                name = made.name if made is not None else operator_name(found[0])
+                here = f"{name} ({operator_name(found[0])}) is given {self._shown(other)} as tensor {k}"
+                return deeper or f"{here}, in the pure program {self._shown(one)}"
+        return None
+
+    def _shown(self, number: Number) -> str:
+        """A value by the nodes that made its bytes."""
+        if number.term is not None:
+            is_whole = number.count == number.term.count and number.dims == ((number.count, 1),)
+            return number.term.name if is_whole else f"a part of {number.term.name}"
+        assert number.codes is not None
+        names = list(dict.fromkeys(self.numbering.terms[int(c) >> 40].name for c in number.codes))
+        more = f" and {len(names) - SHOWN_VALUES} more" if len(names) > SHOWN_VALUES else ""
+        return f"parts of {', '.join(names[:SHOWN_VALUES])}{more}"
+
+
+def _pure_forms(functional: Program) -> dict[Any, Any]:
+    """The operators of a pure graph, by the operator that makes each in the memory of its first operand."""
+    targets = {n.target for n in functional.graph.nodes if n.op == "call_function"}
+    forms = {facts_of(t).in_place: t for t in targets}
+    forms.pop(None, None)
+    return forms
+
+
+def _turn(effect: tuple[int, Hashable, Node]) -> int:
+    return effect[0]
+
+
+def _distance(k: int, first: View, second: View, wanted: View, found: View) -> Iterator[str]:
+    """Views of one base lie as far apart as in the pure program; `first` and `second` are another pair of them."""
+    if wanted.geometry.is_empty or first.geometry.is_empty:
+        return
+    one, other = wanted.geometry.lo - first.geometry.lo, found.geometry.lo - second.geometry.lo
+    if one != other:
+        yield f"result {k} lies {other} bytes from another result, in the pure program {one}"
+
+
+def _call_of(key: Any) -> Any:
+    """The call that a term is a result of."""
+    while isinstance(key, tuple) and key[:1] in (("part",), ("result",), ("written",)):
+        key = key[1]
+    return key
+
+
+def _tensors_in(key: Any) -> Iterator[Any]:
+    """The tensors among the operands of a call, in order."""
+    for item in key if isinstance(key, tuple) else ():
+        if isinstance(item, tuple) and item[:1] == ("tensor",):
+            yield item
+        else:
+            yield from _tensors_in(item)
