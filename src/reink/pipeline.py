@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.fx
 
-from reink.check import check_form, check_ownership
+from reink.check import check_form, check_ownership, prove_values
 from reink.core.aliasing import Buffer
 from reink.core.boundary import AliasPattern, Watched, alias_pattern, behind
 from reink.core.epilogue import with_epilogue
@@ -141,7 +141,7 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
 def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     """The remaining steps. `dice` takes the decisions of reinplace by chance.
 
-    Raises ReinkError for a user pass that fails. When the ownership check fails, the captured program itself
+    Raises ReinkError for a user pass that fails. When the ownership check or the proof fails, the captured program itself
     runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
     """
     functional, options = compiled.functional, compiled.options
@@ -159,6 +159,9 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     with _timed(compiled, "check"):
         compiled.verdicts.append(check_form(lowered))
         compiled.verdicts.extend(_ownership(plan, lowered))
+    if options.prove:
+        with _timed(compiled, "prove"):
+            compiled.verdicts.extend(_proofs(plan.program, lowered))
     _choose(compiled)
     _refuse_copies(compiled)
 
@@ -168,6 +171,13 @@ def _ownership(plan: Plan, lowered: Program) -> Iterator[Verdict]:
     yield check_ownership(plan.program, [s.node for s in plan.steps], lowered)
     for name, inner in plan.subgraphs.items():
         yield from _ownership(inner, lowered.subgraphs[name])
+
+
+def _proofs(functional: Program, lowered: Program) -> Iterator[Verdict]:
+    """The value proof of a graph, then of the graphs inside it, which it takes for granted."""
+    yield prove_values(functional, lowered)
+    for name, inner in functional.subgraphs.items():
+        yield from _proofs(inner, lowered.subgraphs[name])
 
 
 def _recorder(compiled: Compiled) -> Callable[[str, Buffer, int, str], None]:

@@ -26,7 +26,7 @@ def compiled(
     fullgraph: bool = True,
 ) -> Callable[..., Any]:
     """`fn` through ``torch.compile(backend="reink")`` with eager kernels, so that results are exact."""
-    options: Any = {"codegen": "eager", "strategy": strategy, "passes": passes}
+    options: Any = {"codegen": "eager", "strategy": strategy, "passes": passes, "prove": True}
     compile_: Any = torch.compile
     result: Callable[..., Any] = compile_(fn, backend="reink", options=options, dynamic=dynamic, fullgraph=fullgraph)
     return result
@@ -41,7 +41,7 @@ def piped(
 ) -> Callable[..., Any]:
     """`fn` captured without Dynamo on example `args` and taken through the whole pipeline."""
     pipeline: Any = importlib.import_module("reink.api")
-    options = Options.of({"codegen": "eager", "strategy": strategy, "passes": passes})
+    options = Options.of({"codegen": "eager", "strategy": strategy, "passes": passes, "prove": True})
     result: Callable[..., Any] = pipeline.compile_function(fn, args, options)
     return result
 

@@ -158,8 +158,9 @@ def _through_compile(
 
 
 def _options(number: int) -> dict[str, Any]:
-    """Both strategies in turn, and every second pure graph shuffled."""
-    return {"strategy": "v1" if number % 4 < 2 else "v2", "passes": (shuffle_pass(number),) if number % 2 else ()}
+    """Both strategies in turn, every second pure graph shuffled, and all values proven."""
+    passes = (shuffle_pass(number),) if number % 2 else ()
+    return {"strategy": "v1" if number % 4 < 2 else "v2", "passes": passes, "prove": True}
 
 
 def _compiled(program: FuzzProgram, function: Program, backend: str) -> Any:
