@@ -141,8 +141,8 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
 def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     """The remaining steps. `dice` takes the decisions of reinplace by chance.
 
-    Raises ReinkError for a user pass that fails. When the ownership check or the proof fails, the captured program itself
-    runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
+    Raises ReinkError for a user pass that fails. When the ownership check or the proof fails, the captured program
+    itself runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
     """
     functional, options = compiled.functional, compiled.options
     with _timed(compiled, "cleanup"):

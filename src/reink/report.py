@@ -193,7 +193,9 @@ class Report:
             snapshots=[Snapshot(**s) for s in values["snapshots"]],
             events=[Event(**{**e, "source": _source(e["source"])}) for e in values["events"]],
             decisions=[_decision(d) for d in values["decisions"]],
-            verdicts=[Verdict(v["check"], v["ok"], tuple(v["details"]), v.get("decided", True)) for v in values["verdicts"]],
+            verdicts=[
+                Verdict(v["check"], v["ok"], tuple(v["details"]), v.get("decided", True)) for v in values["verdicts"]
+            ],
             seconds=dict(values["seconds"]),
             fallback=values["fallback"],
         )

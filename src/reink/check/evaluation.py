@@ -1,8 +1,8 @@
 """A graph, pure or lowered, evaluated over symbolic memory: which number each of its values is.
 
-One rule for both forms. A view is another look at a storage; what makes a new value makes a new storage; a write stores.
-A scatter is then a copy and a store, an in-place operator its pure form and a store, and a functional call of a mutable
-operator a copy of what it writes and the operator itself. Nothing that a pass noted on a node is believed.
+One rule for both forms. A view is another look at a storage, what makes a new value makes a new storage, a write
+stores. A scatter is then a copy and a store, an in-place operator its pure form and a store, and a functional call of a
+mutable operator a copy of what it writes and the operator itself. Nothing that a pass noted on a node is believed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from reink.check.contents import Contents
-from reink.check.geometry import Geometries, Geometry, concrete, same_strides, size_of
-from reink.check.operands import is_strided, named
+from reink.check.geometry import Geometry, concrete, same_strides, size_of
+from reink.check.operands import named
 from reink.check.roles import WINDOWS
-from reink.check.terms import Number, Numbering, Undecided
+from reink.check.terms import Number, Undecided
+from reink.check.values import Different, Known, Shared, Values, View, bytes_of, parameters, views_in
 from reink.core.calls import CALLS, V2_CALLS, map_base_views, map_written
-from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
+from reink.core.opinfo import Kind, facts_of, hidden_writes
 from reink.core.program import Program, ViewStep
 from reink.core.subgraphs import SubgraphCall, functional_call, subgraph_call
 from reink.core.torch_internals import expression, operator_named
@@ -36,62 +36,13 @@ _COPY, _CLONE = aten.copy.default, aten.clone.default
 _AS_STRIDED, _EXPAND = aten.as_strided.default, aten.expand.default
 
 
-class Different(Exception):
-    """The lowered program does what no reading of the pure one allows; the message is what a person reads."""
-
-
-@dataclass(slots=True, eq=False)
-class Storage:
-    """Memory of its own: that of an ``input`` (number `index`), of a ``constant``, or ``fresh``."""
-
-    kind: str
-    name: str
-    root: Geometry
-    contents: Contents
-    index: int = -1
-
-
-@dataclass(slots=True, eq=False)
-class View:
-    """A tensor: a look at a storage."""
-
-    storage: Storage
-    geometry: Geometry
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A value that is no strided tensor, by what makes it."""
-
-    key: Hashable
-
-
-@dataclass(slots=True)
-class Shared:
-    """What the evaluations of both graphs share. Not frozen: `age` and `likes` grow.
-
-    `pure_forms`: the operators of the pure graph, by the in-place operator that carries them out. `likes`: a (fake)
-    value like what a call returned, by the key of the call.
-    """
-
-    pure_forms: Mapping[Any, Any]
-    numbering: Numbering = field(default_factory=Numbering)
-    geometries: Geometries = field(default_factory=Geometries)
-    likes: dict[Hashable, Any] = field(default_factory=dict)
-    age: int = 0
-
-
-class Evaluation:
+class Evaluation(Values):
     """The values of one graph. `is_pure`: a functional graph, whose calls of mutable operators write copies."""
 
     def __init__(self, program: Program, shared: Shared, *, is_pure: bool) -> None:
+        super().__init__(shared)
         self.program, self.is_pure = program, is_pure
-        self.shared, self.numbering, self.geometries = shared, shared.numbering, shared.geometries
-        self.values: dict[Node, Any] = {}
-        self.inputs: list[Storage | None] = []
-        self.constants: list[Storage] = []
         self.effects: list[tuple[int, Hashable, Node]] = []
-        self.integers: dict[Node, int] = {}
         self.turns = _turns(program) if is_pure else None
 
     def run(self) -> None:
@@ -101,140 +52,13 @@ class Evaluation:
                 if node.op == "call_function":
                     self.values[node] = self._call_function(node)
                 elif node.op == "placeholder":
-                    self.values[node] = self._source(node, "input", len(self.inputs))
+                    self.values[node] = self.source(node, "input", len(self.inputs))
                 elif node.op == "get_attr":
-                    self.values[node] = self._source(node, "constant", -1)
+                    self.values[node] = self.source(node, "constant", -1)
             except Undecided as found:
                 raise Undecided(f"{named(node)}: {found}") from None
             except Different as found:
                 raise Different(f"{named(node)} {found}") from None
-
-    # -- memory ----------------------------------------------------------------------------------
-
-    def load(self, view: View) -> Number:
-        """The number of what a tensor shows now."""
-        return self._seen(view.storage.contents.load(view.geometry), view.geometry)
-
-    def store(self, view: View, number: Number) -> None:
-        """Write `number` over all of a tensor."""
-        self.shared.age += 1
-        view.storage.contents.store(view.geometry, self._seen(number, view.geometry), self.shared.age)
-
-    def _seen(self, number: Number, geometry: Geometry) -> Number:
-        """Bytes of memory as a tensor with lazy bits shows them, and the reverse."""
-        return self.numbering.flipped(number, geometry.bits, geometry.dtype) if geometry.bits else number
-
-    def _fresh(self, name: str, root: Geometry) -> View:
-        contents = Contents(self.geometries, self.numbering)
-        return View(Storage("fresh", name, root, contents), root)
-
-    def _source(self, node: Node, kind: str, index: int) -> Any:
-        """An input or a constant: its bytes, gaps included, are a term."""
-        value = node.meta.get("val")
-        key = (kind, index) if kind == "input" else (kind, node.target)
-        if not is_strided(value):
-            if kind == "input":
-                self.inputs.append(None)
-            return Known(key)
-        root = self.geometries.root(value)
-        storage = Storage(kind, node.name, root, Contents(self.geometries, self.numbering), index)
-        if not root.is_empty:
-            memory = self.geometries.interval(0, root.hi)
-            storage.contents.store(memory, self.numbering.whole(key, root.hi, node.name), 0)
-        if kind == "input":
-            self.inputs.append(storage)
-        else:
-            self.constants.append(storage)
-        return View(storage, root)
-
-    def _result(self, value: Any, key: tuple[Hashable, ...], name: str) -> Any:
-        """A result like the (fake) `value`, made as `key` says: tensors in new memory."""
-        self.shared.likes.setdefault(key, value)
-        if isinstance(value, (list, tuple)):
-            return tuple([self._result(v, ("part", key, k), name) for k, v in enumerate(value)])
-        if value is None:
-            return None
-        if not is_strided(value):
-            return Known(key)
-        view = self._fresh(name, self.geometries.root(value))
-        if not view.geometry.is_empty:
-            self._fill(view, key)
-        return view
-
-    def _fill(self, view: View, key: tuple[Hashable, ...]) -> None:
-        """New memory shows a term. One whose elements share memory is filled byte by byte."""
-        root, name = view.geometry, view.storage.name
-        if root.overlaps_itself:
-            memory = self.geometries.interval(0, root.hi)
-            view.storage.contents.store(memory, self.numbering.whole(key, root.hi, name), 0)
-        else:
-            self.store(view, self.numbering.whole(key, bytes_of(root), name))
-
-    def _copied(self, source: View, name: str, value: Any = None) -> View:
-        """A tensor like `source`, or like the (fake) `value`, in memory of its own."""
-        place = source.geometry
-        if value is not None:
-            root = self.geometries.root(value)
-        else:
-            root = self.geometries.new(place.size, place.stride, place.dtype, place.bits)
-        made = self._fresh(name, root)
-        if place is root and source.storage.root is root:
-            made.storage.contents = source.storage.contents.copy()
-        elif root.overlaps_itself and same_strides(root, place):
-            memory = View(source.storage, self.geometries.interval(place.lo, place.hi))
-            self.store(View(made.storage, self.geometries.interval(0, root.hi)), self.load(memory))
-        elif not root.is_empty:
-            self.store(made, self.load(source))
-        return made
-
-    # -- arguments -------------------------------------------------------------------------------
-
-    def value_of(self, argument: Any) -> Any:
-        """An argument with nodes replaced by their values, through lists, dicts and slices."""
-        if isinstance(argument, Node):
-            return self.values[argument]
-        if isinstance(argument, (list, tuple)):
-            return tuple([self.value_of(a) for a in argument])
-        if isinstance(argument, dict):
-            return {k: self.value_of(a) for k, a in argument.items()}
-        if isinstance(argument, slice):
-            return slice(*map(self.value_of, (argument.start, argument.stop, argument.step)))
-        return argument
-
-    def key_of(self, value: Any) -> Hashable:
-        """What an operator can tell of an operand: numbers of tensors with size and dtype, constants as they are."""
-        if isinstance(value, View):
-            return ("tensor", self.load(value).index, value.geometry.size, value.geometry.dtype)
-        if isinstance(value, Known):
-            key = value.key
-            return (type(key).__name__, key) if type(key) in (int, bool) else key
-        if isinstance(value, (list, tuple)):
-            return ("list", *map(self.key_of, value))
-        if isinstance(value, dict):
-            return ("dict", *((k, self.key_of(v)) for k, v in value.items()))
-        if isinstance(value, slice):
-            return ("slice", *map(self.key_of, (value.start, value.stop, value.step)))
-        if isinstance(value, (float, complex)):
-            return (type(value).__name__, repr(value))
-        if isinstance(value, torch.SymInt):
-            return ("symbolic", str(expression(value)))
-        return (type(value).__name__, value if isinstance(value, Hashable) else id(value))
-
-    def integers_of(self, argument: Any) -> Any:
-        """The arguments of a view as numbers, symbolic ones at their hints."""
-        if isinstance(argument, Node):
-            known = self.integers.get(argument)
-            return concrete(argument.meta["val"]) if known is None else known
-        if isinstance(argument, (list, tuple)):
-            return tuple([self.integers_of(a) for a in argument])
-        return concrete(argument)
-
-    def tensor(self, argument: Any) -> View:
-        """The tensor that an argument is. Raises Undecided."""
-        found = self.values.get(argument) if isinstance(argument, Node) else None
-        if not isinstance(found, View):
-            raise Undecided(f"{argument} is no strided tensor")
-        return found
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -260,7 +84,7 @@ class Evaluation:
         value = node.meta.get("val")
         if facts.kind in (Kind.IN_PLACE, Kind.CALL) or (not self.is_pure and target in self.shared.pure_forms):
             return self._mutable(node, target, given, value)
-        return self._result(value, self._key(node, target, given), node.name)
+        return self.result(value, self._key(node, target, given), node.name)
 
     def _key(self, node: Node, target: Any, given: Sequence[Any], *more: Hashable) -> tuple[Hashable, ...]:
         """What an operator makes of its operands, as they are now; one with an effect is another each time."""
@@ -323,15 +147,15 @@ class Evaluation:
     def _clone(self, node: Node) -> View:
         source = self.tensor(node.args[0])
         if node.meta.get("val") is not None:
-            return self._copied(source, node.name, node.meta["val"])
+            return self.copied(source, node.name, node.meta["val"])
         place = self.geometries.apply(_CLONE, source.geometry, ())
-        made = self._fresh(node.name, place)
+        made = self.fresh(node.name, place)
         self.store(made, self.load(source))
         return made
 
     def _copy(self, node: Node) -> View:
         """The pure `copy`: the source, in memory like that of the first operand."""
-        made = self._fresh(node.name, self.geometries.root(node.meta["val"]))
+        made = self.fresh(node.name, self.geometries.root(node.meta["val"]))
         self._write(made, self.tensor(node.args[1]))
         return made
 
@@ -354,9 +178,12 @@ class Evaluation:
         key = ("cast", number.index, dtype, geometry.dtype)
         return self.numbering.whole(key, bytes_of(geometry), f"{geometry.dtype} of a value")
 
-    def _scatter(self, node: Node) -> View:
-        base, update = self.tensor(node.args[0]), self.tensor(node.args[1])
-        made = self._copied(base, node.name, node.meta["val"])
+    def _scatter(self, node: Node) -> Any:
+        base, update, value = self.tensor(node.args[0]), self.tensor(node.args[1]), node.meta["val"]
+        if self.geometries.root(value).overlaps_itself:  # it writes more than its window: an operator like any other
+            given = parameters(facts_of(node.target), self.value_of(node.args), self.value_of(node.kwargs))
+            return self.result(value, self._key(node, node.target, given), node.name)
+        made = self.copied(base, node.name, value)
         view = WINDOWS[node.target]
         args = self.integers_of(tuple(parameters(facts_of(node.target), node.args, node.kwargs)[2:]))
         self._write(self._looked(view, node.args[0], made, args), update)
@@ -373,17 +200,20 @@ class Evaluation:
         positions = hidden_writes(facts, tuple(given), {})
         form = self.shared.pure_forms.get(op) or (facts.twin if facts.kind is Kind.IN_PLACE else None)
         relation = self._relation(given, positions, form is not None and facts_of(form).pointwise)
-        if form is not None and not relation:
+        written = [view for k in positions for view in views_in(given[k])]
+        if form is not None and not relation and not any(v.geometry.overlaps_itself for v in written):
             return self._in_place(node, form, given)
         key = self._key(node, op, given, ("sharing", *relation))
-        written = [view for k in positions for view in views_in(given[k])]
         self._overwrite(written, key, node.name)
         aliases = facts.result_aliases
         if value is None and any(a < 0 for a in aliases):
             value = self._like(key, op)
         values = facts.each_result(value) if value is not None else (None,) * len(aliases)
         results = tuple(
-            [given[a] if a >= 0 else self._result(v, ("result", key, k), node.name) for k, (a, v) in enumerate(zip(aliases, values, strict=True))]
+            [
+                given[a] if a >= 0 else self.result(v, ("result", key, k), node.name)
+                for k, (a, v) in enumerate(zip(aliases, values, strict=True))
+            ]
         )
         self.shared.likes.setdefault(key, value)
         return results[0] if len(results) == 1 else results
@@ -397,7 +227,12 @@ class Evaluation:
     def _overwrite(self, written: Sequence[View], key: Hashable, name: str) -> None:
         """Each written tensor holds a new value that only the call knows."""
         for k, view in enumerate(written):
-            if not view.geometry.is_empty:
+            place = view.geometry
+            if place.overlaps_itself:
+                memory = View(view.storage, self.geometries.cover(place))
+                more = (place.size, place.stride)
+                self.store(memory, self.numbering.whole(("written", key, k, more), bytes_of(memory.geometry), name))
+            elif not place.is_empty:
                 self.store(view, self.numbering.whole(("written", key, k), bytes_of(view.geometry), name))
 
     def _relation(self, given: Any, positions: Sequence[int], same_is_fine: bool) -> tuple[Hashable, ...]:
@@ -438,18 +273,21 @@ class Evaluation:
         """A mutable operator on copies of what it writes; its own results, then the copies."""
         op: Any = node.args[0]
         args, kwargs, values = node.args[1], node.args[2], node.meta["val"]
-        copies: list[Any] = []
+        copies: list[View] = []
 
         def copied(view: Any) -> View:
             if not isinstance(view, View):
                 raise Undecided("it writes what is no strided tensor")
-            copies.append(self._copied(view, node.name))
-            return copies[-1]
+            made = self.copied(view, node.name)
+            copies.append(made)
+            return made
 
         if node.target in V2_CALLS:
             for base in node.args[3]:  # type: ignore[union-attr]
                 copied(self.value_of(base))
-            args, kwargs = (map_base_views(a, lambda v: self._seen_through(copies[v.base], v.steps)) for a in (args, kwargs))
+            args, kwargs = (
+                map_base_views(a, lambda v: self.seen_through(copies[v.base], v.steps)) for a in (args, kwargs)
+            )
             args, kwargs = self.value_of(args), self.value_of(kwargs)
         else:
             args, kwargs = map_written(op, self.value_of(args), self.value_of(kwargs), copied)
@@ -460,7 +298,7 @@ class Evaluation:
         results = (made,) if len(aliases) == 1 else made
         return (*(None if a >= 0 else r for a, r in zip(aliases, results, strict=True)), *copies)
 
-    def _seen_through(self, view: View, steps: Sequence[ViewStep]) -> View:
+    def seen_through(self, view: View, steps: Sequence[ViewStep]) -> View:
         """The part of a base that steps describe."""
         found: Any = view
         for step in steps:
@@ -478,14 +316,14 @@ class Evaluation:
         call, bases, count = found
         written = [self.tensor(b) for b in bases]
         if self.is_pure:
-            written = [self._copied(v, node.name) for v in written]
+            written = [self.copied(v, node.name) for v in written]
         carried, shared = self.value_of(call.carried), self.value_of(call.shared)
         given = [tuple(written), self.value_of(call.head), carried, shared]
         relation = self._relation(given, (0,), False)
         names = tuple([str(g.target) for g in call.graphs])
         key = self._key(node, node.target, given, names, ("sharing", *relation))
         values = tuple(node.meta["val"][:count]) if self.is_pure else self._like(key, node.target)
-        results = self._result(values, key, node.name)
+        results = self.result(values, key, node.name)
         self._overwrite(written, key, node.name)
         return (*results, *written) if self.is_pure else results
 
@@ -502,32 +340,6 @@ class Evaluation:
         bases = call.shared[: len(signature.mutations)]
         call = replace(call, shared=call.shared[len(bases) :])
         return call, bases, len(signature.outputs)
-
-
-def parameters(facts: OpFacts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a call in the order of the schema, defaults filled in; as they are where there is none."""
-    if not facts.parameters:
-        return [tuple(args), dict(kwargs)]
-    return [
-        args[p.position] if p.position < len(args) else kwargs.get(p.name, p.default) for p in facts.parameters
-    ]
-
-
-def views_in(value: Any) -> Iterator[View]:
-    """The tensors in a value, in order."""
-    if isinstance(value, View):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from views_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from views_in(item)
-
-
-def bytes_of(geometry: Geometry) -> int:
-    """How many bytes the elements of a tensor have."""
-    return math.prod(geometry.size) * geometry.dtype.itemsize
 
 
 def _turns(program: Program) -> dict[Node, int]:

@@ -7,6 +7,8 @@ term where it can, else as runs of bytes. Both are normal forms, so bytes that a
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +21,19 @@ Tensor = torch.Tensor
 Dims = tuple[tuple[int, int], ...]
 
 # Pieces of memory that are looked at one by one, in one tensor; a program with more is not decided.
-MOST_PIECES = 1 << 18
+MOST_PIECES = 1 << 20
+# What makes a value of which only the stores are known. Two of them may be equal although their terms are not.
+LAYERS = "layers"
 # A run begins at byte ``code % 2**40`` of term number ``code >> 40``.
 _TERM = 40
 
 
 class Undecided(Exception):
     """The proof cannot follow the program; the message says at what."""
+
+
+class TooLarge(Undecided):
+    """There are too many pieces of memory to look at one by one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,16 +56,25 @@ class Number:
     """Bytes in logical order. Unique: two numbers are equal iff they are one object.
 
     Of one term: from byte `offset` on, `dims` are (count, byte stride) from the outermost in, counted down to bytes.
-    Else `codes` and `lengths` are runs of bytes.
+    Else `runs`. Every run is a multiple of `unit` bytes.
     """
 
     index: int
     count: int
+    unit: int
     term: Term | None = None
     offset: int = 0
     dims: Dims = ()
-    codes: Tensor | None = None
-    lengths: Tensor | None = None
+    runs: Runs | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Runs:
+    """Runs of bytes, one after the other: the code of the first byte, the length, and where each ends."""
+
+    codes: Tensor
+    lengths: Tensor
+    ends: Tensor
 
 
 class Numbering:
@@ -93,15 +110,15 @@ class Numbering:
         """Bytes of one term by strides, in logical order."""
         dims = _normal(dims)
         if _meets_itself(dims):
-            number = Number(-1, _product(dims), term, offset, dims)
-            return self.of_codes(self.codes(number, 1), 1)
+            return self.of_codes((term.index << _TERM) + _positions(offset, dims, 1), 1)
         return self._of_term(term, offset, dims)
 
     def _of_term(self, term: Term, offset: int, dims: Dims) -> Number:
         key = (term.index, offset, dims)
         found = self._numbers.get(key)
         if found is None:
-            found = self._add(key, Number(len(self._every), _product(dims), term, offset, dims))
+            unit = dims[-1][0] if dims else 0
+            found = self._add(key, Number(len(self._every), _product(dims), unit, term, offset, dims))
         return found
 
     def _add(self, key: Hashable, number: Number) -> Number:
@@ -126,30 +143,31 @@ class Numbering:
         if found is not None:
             code, dims = found
             return self._of_term(self.terms[code >> _TERM], code & ((1 << _TERM) - 1), dims)
-        key = (tuple(codes.tolist()), tuple(lengths.tolist()))
+        key = (_bytes(codes), _bytes(lengths))
         number = self._numbers.get(key)
         if number is None:
-            made = Number(len(self._every), int(lengths.sum()), codes=codes, lengths=lengths)
-            number = self._add(key, made)
+            unit = math.gcd(*lengths.unique().tolist())
+            runs = Runs(codes, lengths, lengths.cumsum(0))
+            number = self._add(key, Number(len(self._every), int(lengths.sum()), unit, runs=runs))
         return number
 
     def codes(self, number: Number, unit: int) -> Tensor:
-        """Where each piece of `unit` bytes begins; `unit` divides every run. Raises Undecided if they are many."""
+        """Where each piece of `unit` bytes begins; `unit` divides every run. Raises TooLarge."""
         if number.count > MOST_PIECES * unit:
-            raise Undecided(f"{number.count // unit} pieces of memory would have to be looked at one by one")
-        if number.term is None:
-            assert number.codes is not None and number.lengths is not None
-            repeats = number.lengths // unit
-            starts = torch.cumsum(repeats, 0) - repeats
-            within = torch.arange(number.count // unit, device="cpu") - starts.repeat_interleave(repeats)
-            return number.codes.repeat_interleave(repeats) + within * unit
-        dims = number.dims
-        if unit > 1:
-            dims = (*dims[:-1], (dims[-1][0] // unit, unit))
-        codes = torch.tensor([(number.term.index << _TERM) + number.offset], device="cpu")
-        for count, stride in dims:
-            codes = (codes[:, None] + torch.arange(count, device="cpu") * stride).flatten()
-        return codes
+            raise TooLarge(f"{number.count // unit} pieces of memory would have to be looked at one by one")
+        if number.term is not None:
+            return (number.term.index << _TERM) + _positions(number.offset, number.dims, unit)
+        return _codes_at(number, torch.arange(0, number.count, unit, device="cpu"))
+
+    def term_of(self, code: int) -> Term:
+        """The term that a code is a byte of."""
+        return self.terms[code >> _TERM]
+
+    def terms_in(self, number: Number) -> list[Term]:
+        """The terms that a number shows bytes of, in the order of their first byte."""
+        if number.runs is None:
+            return [number.term] if number.term is not None else []
+        return [self.terms[k] for k in dict.fromkeys((number.runs.codes >> _TERM).tolist())]
 
     def joined(self, numbers: Sequence[Number]) -> Number:
         """One number after the other."""
@@ -157,12 +175,11 @@ class Numbering:
         return self._of_runs(torch.cat([codes for codes, _ in every]), torch.cat([lengths for _, lengths in every]))
 
     def _runs(self, number: Number) -> tuple[Tensor, Tensor]:
-        """The first byte and the length of each run. Raises Undecided if they are many."""
-        if number.term is None:
-            assert number.codes is not None and number.lengths is not None
-            return number.codes, number.lengths
-        codes = self.codes(number, number.dims[-1][0])
-        return codes, torch.full_like(codes, number.dims[-1][0])
+        """The first byte and the length of each run. Raises TooLarge."""
+        if number.runs is not None:
+            return number.runs.codes, number.runs.lengths
+        codes = self.codes(number, number.unit)
+        return codes, torch.full_like(codes, number.unit)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -188,20 +205,20 @@ class Numbering:
             return None if composed is None else self.strided(number.term, number.offset + composed[0], composed[1])
         if len(dims) == 1:
             return self._cut_out(number, offset, offset + dims[0][0])
-        unit = math.gcd(unit_of(number), offset, dims[-1][0], *(stride for _, stride in dims[:-1]))
-        sizes, strides = [n for n, _ in dims[:-1]], [stride // unit for _, stride in dims[:-1]]
-        shown = self.codes(number, unit).as_strided([*sizes, dims[-1][0] // unit], [*strides, 1], offset // unit)
-        return self.of_codes(shown.flatten(), unit)
+        unit = math.gcd(number.unit, offset, dims[-1][0], *(stride for _, stride in dims[:-1]))
+        if _product(dims) > MOST_PIECES * unit:
+            return None
+        return self.of_codes(_codes_at(number, _positions(offset, dims, unit)), unit)
 
     def _cut_out(self, number: Number, start: int, end: int) -> Number:
         """The bytes from `start` to `end` of a number in runs."""
-        codes, lengths = self._runs(number)
-        ends = lengths.cumsum(0)
-        first = int(torch.searchsorted(ends, start, right=True))
-        last = int(torch.searchsorted(ends, end))
-        codes, lengths, ends = codes[first : last + 1].clone(), lengths[first : last + 1].clone(), ends[first : last + 1]
-        lengths[-1] -= ends[-1] - end
-        skipped = start - (int(ends[0]) - int(self._runs(number)[1][first]))
+        runs = number.runs
+        assert runs is not None
+        first = int(torch.searchsorted(runs.ends, start, right=True))
+        last = int(torch.searchsorted(runs.ends, end)) + 1
+        codes, lengths = runs.codes[first:last].clone(), runs.lengths[first:last].clone()
+        lengths[-1] -= runs.ends[last - 1] - end
+        skipped = start - int(runs.ends[first] - runs.lengths[first])
         codes[0] += skipped
         lengths[0] -= skipped
         return self._of_runs(codes, lengths)
@@ -216,12 +233,12 @@ class Numbering:
             inner = number.dims[-1]
             if inner[1] == 1 and not any(n % item for n in (number.offset, *strides, inner[0])):
                 return self._of_term(self._flip(number.term, bits, dtype), number.offset, number.dims)
-        elif number.codes is not None and not ((number.codes % item).any() or (number.lengths % item).any()):  # type: ignore[operator]
-            indices, places = torch.unique(number.codes >> _TERM, return_inverse=True)
+        elif number.unit % item == 0 and number.runs is not None and not bool((number.runs.codes % item).any()):
+            codes = number.runs.codes
+            indices, places = torch.unique(codes >> _TERM, return_inverse=True)
             made = [self._flip(self.terms[int(k)], bits, dtype).index for k in indices]
-            codes = (torch.tensor(made, device="cpu")[places] << _TERM) + (number.codes & ((1 << _TERM) - 1))
-            assert number.lengths is not None
-            return self._of_runs(codes, number.lengths)
+            flipped = (torch.tensor(made, device="cpu")[places] << _TERM) + (codes & ((1 << _TERM) - 1))
+            return self._of_runs(flipped, number.runs.lengths)
         return self.whole(("flip", bits, dtype, number.index), number.count, "a lazy conjugate or negative")
 
     def _flip(self, term: Term, bits: int, dtype: torch.dtype) -> Term:
@@ -233,13 +250,30 @@ class Numbering:
         return found
 
 
-def unit_of(number: Number) -> int:
-    """The largest unit that divides every run of a number."""
-    if number.term is None:
-        assert number.lengths is not None
-        return math.gcd(*map(int, number.lengths)) if number.lengths.numel() else 0
-    last = number.dims[-1] if number.dims else (1, 1)
-    return last[0] if last[1] == 1 else 1
+def _positions(offset: int, dims: Dims, unit: int) -> Tensor:
+    """Every `unit`-th position of strides that end in a run, in order."""
+    found = torch.tensor([offset], device="cpu")
+    for count, stride in (*dims[:-1], (dims[-1][0] // unit, unit)):
+        if count > 1:
+            found = (
+                (found[:, None] + torch.arange(0, count * stride, stride, device="cpu")).flatten()
+                if stride
+                else (found[:, None].expand(-1, count).flatten())
+            )
+    return found
+
+
+def _codes_at(number: Number, positions: Tensor) -> Tensor:
+    """The codes of the bytes at `positions` of a number in runs."""
+    runs = number.runs
+    assert runs is not None
+    run = torch.searchsorted(runs.ends, positions, right=True)
+    return (runs.codes + runs.lengths - runs.ends)[run] + positions
+
+
+def _bytes(integers: Tensor) -> bytes:
+    integers = integers.contiguous()
+    return ctypes.string_at(integers.data_ptr(), integers.numel() * integers.itemsize)
 
 
 def _product(dims: Iterable[tuple[int, int]]) -> int:
@@ -276,7 +310,9 @@ def _as_strides(codes: Tensor, lengths: Tensor) -> tuple[int, Dims] | None:
     if codes.numel() == 0:
         return None
     length = int(lengths[0])
-    if codes.numel() > 1 and (not bool((lengths == length).all()) or not bool((codes >> _TERM == codes[0] >> _TERM).all())):
+    if codes.numel() > 1 and (
+        not bool((lengths == length).all()) or not bool((codes >> _TERM == codes[0] >> _TERM).all())
+    ):
         return None
     dims = [(length, 1)]
     starts = codes
@@ -303,7 +339,7 @@ Radix = list[tuple[int, int, int]]
 def _logical(outer: Geometry, inner: Geometry) -> tuple[int, Dims] | None:
     """Which bytes, in the logical order of a tensor in `outer`, a tensor in `inner` shows."""
     item = outer.dtype.itemsize
-    radix: Radix = [(item, 1, 1)]
+    radix: Radix = [(item, 1, 1)] if item > 1 else []
     step = item
     for count, stride in zip(reversed(outer.size), reversed(outer.stride), strict=True):
         if count > 1:
@@ -342,7 +378,7 @@ def _merged(radix: Radix) -> Radix:
 
 def _decompose(offset: int, dims: Dims, radix: Radix) -> tuple[int, Dims] | None:
     """Positions by strides as what stands there by strides; None where a digit would carry into the next."""
-    for (_, wide, _), (count, narrow, _) in zip(radix, radix[1:], strict=False):
+    for (_, wide, _), (count, narrow, _) in itertools.pairwise(radix):
         if wide < count * narrow:
             return None
     digits = _digits(offset, radix)

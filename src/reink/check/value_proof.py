@@ -8,20 +8,24 @@ sizes count as their hints. Layouts are the ownership check's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
-from reink.check.evaluation import Different, Evaluation, Shared, Storage, View
-from reink.check.terms import Number, Numbering, Term, Undecided
+from reink.check.evaluation import Evaluation
+from reink.check.terms import LAYERS, Number, Numbering, Term, TooLarge, Undecided
+from reink.check.values import Different, Shared, Storage, View
 from reink.core.opinfo import facts_of, operator_name
 from reink.core.program import OutputKind, OutputSpec, Program
 from reink.report import Verdict
 
 Node = torch.fx.Node
 
+# Operators that a difference is followed through.
+LONGEST_TRACE = 10_000
 # Names of values that one part of a message lists.
 SHOWN_VALUES = 4
 
@@ -65,8 +69,11 @@ class _Proof:
         due = sorted(self.pure.effects, key=_turn)
         for (_, wanted, pure), (_, found, node) in zip(due, self.lowered.effects, strict=False):
             if wanted != found:
-                why = f": {self._words(wanted, found)}" if pure.name != node.name else ""
-                yield f"effects differ: {node.name} happens where {pure.name} is due{why}"
+                step = _first_operand(wanted, found)
+                numbers = [self.numbering.number(n) for n in step[1:]] if step is not None else []
+                why = f": {self._difference(*numbers)}" if numbers else ""
+                yield f"{node.name} happens where the effect of {pure.name} is due{why}"
+                return
         if len(due) != len(self.lowered.effects):
             yield f"{len(self.lowered.effects)} effects happen, {len(due)} are due"
 
@@ -87,7 +94,7 @@ class _Proof:
                 yield from self._view_of_input(k, spec, found)
                 continue
             if spec.kind is OutputKind.GROUP_ALIAS:
-                wanted = self.pure._seen_through(self.pure.value_of(results[spec.source]), spec.steps)
+                wanted = self.pure.seen_through(self.pure.value_of(results[spec.source]), spec.steps)
             if isinstance(wanted, View) and isinstance(found, View):
                 yield from self._tensor(k, wanted, found)
                 owner = spec.source if spec.kind is OutputKind.GROUP_ALIAS else k
@@ -117,7 +124,7 @@ class _Proof:
         if source is None or not isinstance(found, View):
             yield f"result {k} is no tensor"
             return
-        expected = self.lowered._seen_through(View(source, source.root), spec.steps)
+        expected = self.lowered.seen_through(View(source, source.root), spec.steps)
         if found.storage is not source or found.geometry is not expected.geometry:
             place = f"{found.storage.name} {found.geometry}"
             yield f"result {k} is {place} and not the view of input {source.name} that eager returns"
@@ -155,40 +162,49 @@ class _Proof:
             yield f"{what}: {self._difference(wanted, found)}"
 
     def _difference(self, wanted: Number, found: Number) -> str:
-        """Where two values part: followed into their operands as long as one operator makes both."""
-        inner = self._operands(wanted, found)
-        if inner is not None:
-            return inner
-        return f"{self._shown(found)}, in the pure program {self._shown(wanted)}"
+        """Where two values part, followed into their operands as long as one operator makes both."""
+        said = self._pair(wanted, found)
+        for _ in range(LONGEST_TRACE):
+            if self._is_layered(wanted) or self._is_layered(found):
+                raise Undecided(f"memory that is too large to be put together may be equal or not: {said}")
+            terms = self._first_terms(wanted, found)
+            step = _first_operand(_call_of(terms[0].key), _call_of(terms[1].key)) if terms is not None else None
+            if terms is None or step is None:
+                break
+            number, one, other = step
+            wanted, found = self.numbering.number(one), self.numbering.number(other)
+            called = _called(_call_of(terms[1].key))
+            said = f"{terms[1].name} ({called}) is given, as tensor {number}, {self._pair(wanted, found)}"
+        return said
 
-    def _operands(self, wanted: Number, found: Number) -> str | None:
-        """The first operand that differs, if both values are the result of one operator."""
-        if wanted.term is None or found.term is None:
-            return None
-        return self._words(_call_of(wanted.term.key), _call_of(found.term.key), found.term)
+    def _is_layered(self, number: Number) -> bool:
+        """Whether another number may stand for the same bytes."""
+        return any(term.key[0] == LAYERS for term in self.numbering.terms_in(number))
 
-    def _words(self, wanted: Any, found: Any, made: Term | None = None) -> str | None:
-        if not isinstance(wanted, tuple) or not isinstance(found, tuple) or wanted[:1] != found[:1]:
+    def _first_terms(self, wanted: Number, found: Number) -> tuple[Term, Term] | None:
+        """Whose bytes the first are that differ; None if they are too many to look at."""
+        if wanted.count != found.count:
             return None
-        pairs = list(zip(_tensors_in(wanted), _tensors_in(found), strict=False))
-        for k, (a, b) in enumerate(pairs):
-            if a != b:
-                one, other = self.numbering.number(a[1]), self.numbering.number(b[1])
-                if one is other:
-                    continue
-                deeper = self._operands(one, other)
-                name = made.name if made is not None else operator_name(found[0])
-                here = f"{name} ({operator_name(found[0])}) is given {self._shown(other)} as tensor {k}"
-                return deeper or f"{here}, in the pure program {self._shown(one)}"
-        return None
+        if wanted.term is not None and found.term is not None:
+            return wanted.term, found.term
+        unit = math.gcd(wanted.unit, found.unit)
+        try:
+            one, other = self.numbering.codes(wanted, unit), self.numbering.codes(found, unit)
+        except TooLarge:
+            return None
+        at = int((one != other).nonzero()[0, 0])
+        return self.numbering.term_of(int(one[at])), self.numbering.term_of(int(other[at]))
+
+    def _pair(self, wanted: Number, found: Number) -> str:
+        one, other = self._shown(wanted), self._shown(found)
+        return f"{other}, in the pure program {one if one != other else 'another part or order of it'}"
 
     def _shown(self, number: Number) -> str:
         """A value by the nodes that made its bytes."""
         if number.term is not None:
             is_whole = number.count == number.term.count and number.dims == ((number.count, 1),)
-            return number.term.name if is_whole else f"a part of {number.term.name}"
-        assert number.codes is not None
-        names = list(dict.fromkeys(self.numbering.terms[int(c) >> 40].name for c in number.codes))
+            return number.term.name if is_whole else f"a part of {number.term.name} (from byte {number.offset} on)"
+        names = [term.name for term in self.numbering.terms_in(number)]
         more = f" and {len(names) - SHOWN_VALUES} more" if len(names) > SHOWN_VALUES else ""
         return f"parts of {', '.join(names[:SHOWN_VALUES])}{more}"
 
@@ -221,10 +237,25 @@ def _call_of(key: Any) -> Any:
     return key
 
 
-def _tensors_in(key: Any) -> Iterator[Any]:
-    """The tensors among the operands of a call, in order."""
-    for item in key if isinstance(key, tuple) else ():
-        if isinstance(item, tuple) and item[:1] == ("tensor",):
-            yield item
-        else:
-            yield from _tensors_in(item)
+def _first_operand(wanted: Any, found: Any) -> tuple[int, int, int] | None:
+    """The first tensor operand in which two calls of one operator differ: its position, and both numbers."""
+    if not isinstance(wanted, tuple) or not isinstance(found, tuple) or wanted[:1] != found[:1]:
+        return None
+    for k, (one, other) in enumerate(zip(_numbers_in(wanted), _numbers_in(found), strict=False)):
+        if one != other:
+            return k, one, other
+    return None
+
+
+def _numbers_in(key: Any) -> Iterator[int]:
+    """The numbers of the tensors among the operands of a call, in order."""
+    if key[:1] in (("tensor",), ("cast",)):
+        yield key[1]
+        return
+    for item in key:
+        if isinstance(item, tuple):
+            yield from _numbers_in(item)
+
+
+def _called(key: Any) -> str:
+    return "a cast" if key[0] == "cast" else operator_name(key[0])

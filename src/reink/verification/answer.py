@@ -108,8 +108,7 @@ class Verification:
         return list(dict.fromkeys(text for r in self.compared for text in r.unchecked))
 
     def checks(self) -> list[Verdict]:
-        """One verdict for each kind of check, over all graphs; the details hold each failure, or what it was not decided
-        at, once."""
+        """One verdict for each kind of check, over all graphs; each failure, or what was not decided, once."""
         made: dict[str, list[Verdict]] = {}
         for verdict in (v for r in self.runs for v in r.checks):
             made.setdefault(verdict.check, []).append(verdict)
