@@ -275,6 +275,9 @@ def _pass_failed(name: str, why: str) -> ReinkError:
 def _choose(compiled: Compiled) -> None:
     """Run the lowered program if every check holds, else one that is right by construction; say so once."""
     failed = [v for v in compiled.verdicts if not v.ok]
+    for verdict in compiled.verdicts:
+        if not verdict.decided:
+            log.info("%s: %s not decided: %s", compiled.name, verdict.check, "; ".join(verdict.details[:1]))
     if not failed:
         assert compiled.lowered is not None
         compiled.runs = compiled.lowered

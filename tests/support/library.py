@@ -48,20 +48,24 @@ def piped(
 
 @contextlib.contextmanager
 def no_fallback() -> Iterator[None]:
-    """Fail if reink warns inside: a fallback is right by construction, and so hides the bug behind it."""
+    """Fail if reink warns inside, or cannot decide a proof: a fallback is right by construction, and so hides the bug
+    behind it."""
     heard: list[str] = []
 
     class Listener(logging.Handler):
-        """Keeps the text of every warning."""
+        """Keeps the text of every warning, and of every proof that was not decided."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            if record.levelno >= logging.WARNING or "not decided" in record.getMessage():
+                heard.append(record.getMessage())
 
-    listener = Listener(logging.WARNING)
-    logger = logging.getLogger("reink")
+    listener, logger = Listener(logging.INFO), logging.getLogger("reink")
+    level = logger.level
     logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         logger.removeHandler(listener)
+        logger.setLevel(level)
     assert not heard, "\n".join(heard)

@@ -255,11 +255,8 @@ def _positions(offset: int, dims: Dims, unit: int) -> Tensor:
     found = torch.tensor([offset], device="cpu")
     for count, stride in (*dims[:-1], (dims[-1][0] // unit, unit)):
         if count > 1:
-            found = (
-                (found[:, None] + torch.arange(0, count * stride, stride, device="cpu")).flatten()
-                if stride
-                else (found[:, None].expand(-1, count).flatten())
-            )
+            steps = torch.arange(count, device="cpu") * stride
+            found = (found[:, None] + steps).flatten()
     return found
 
 

@@ -114,8 +114,6 @@ class _Proof:
     def _memory(self, k: int, owner: int, found: View, owners: dict[int, int]) -> Iterator[str]:
         """A result that is no view of an input lies in memory that no other result and no input has."""
         storage = found.storage
-        if found.geometry.is_empty:
-            return
         if storage.kind != "fresh" or owners.setdefault(id(storage), owner) != owner:
             yield f"result {k} shares {storage.name} with an input, a constant or another result"
 
@@ -134,12 +132,15 @@ class _Proof:
     def _inputs(self) -> Iterator[str]:
         """The final memory of each input and constant: the new value where it has one, else as it was."""
         results = self.functional.results()
+        new: list[tuple[View, Number]] = []  # all are read first: one may be the old value of another
         for mutation in self.signature.mutations:
             source, value = self.pure.inputs[mutation.input], self.pure.value_of(results[mutation.result])
             if source is None or not isinstance(value, View):
                 raise Undecided(f"the new value of input {mutation.input} is no strided tensor")
             if not source.root.is_empty:
-                self.pure.store(View(source, source.root), self.pure.load(value))
+                new.append((View(source, source.root), self.pure.load(value)))
+        for view, number in new:
+            self.pure.store(view, number)
         for expected, found in zip(self.pure.inputs, self.lowered.inputs, strict=True):
             if expected is not None and found is not None:
                 yield from self._left(f"input {found.name} ends with another value", expected, found)

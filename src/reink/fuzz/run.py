@@ -128,9 +128,11 @@ def _through_passes(
     dice = random.Random(f"{program.seed}:{number}:decisions") if number % 3 == 0 else None
     compiled = compile_function(function, make_inputs(), options, dynamic=program.dynamic, dice=dice)
     outcome = _compared(expected, observe(compiled, make_inputs()), 0.0)
+    if outcome.kind != "ok":
+        return outcome
     stopped = next((v.details[0] for v in compiled.compiled.verdicts if not v.decided), "")
     outcome = replace(outcome, undecided=_shape(stopped.split(": ", 1)[-1]))
-    if not settings.inject or outcome.kind != "ok":
+    if not settings.inject:
         return outcome
     rng = random.Random(f"{program.seed}:{number}:faults")
     _, make_others = program.shifted().functions()
