@@ -15,9 +15,9 @@ from torch import Tensor
 
 from reink.check import check_form, check_ownership
 from reink.check.geometry import Geometries, Geometry
-from reink.core.program import Form, InputMutation, MutationSignature, OutputKind, OutputSpec, Program
+from reink.core.program import Form, InputMutation, MutationSignature, OutputKind, OutputSpec, Program, copied
 from reink.core.torch_internals import FakeTensorMode, ShapeEnv, trace
-from reink.fuzz.injection import FAULTS, Fault, copied
+from reink.fuzz.injection import FAULTS, Fault
 from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
 from reink.passes.reinplace import reinplace

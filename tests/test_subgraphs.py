@@ -15,9 +15,8 @@ from torch import Tensor
 
 from reink.api import CompiledFunction, compile_function
 from reink.check import check_form, check_ownership
-from reink.core.program import Program
+from reink.core.program import Program, copied
 from reink.core.subgraphs import functional_call, subgraph_call
-from reink.fuzz.injection import copied
 from reink.fuzz.program import branch
 from reink.fuzz.shuffle import assert_pure, shuffle_pass
 from reink.options import Options

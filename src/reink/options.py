@@ -10,7 +10,7 @@ from typing import Any
 from reink.errors import ReinkError
 
 # Settled names whose work has not landed: refused, never ignored.
-NOT_YET = ("donate", "prove", "max_extra_bytes", "decompositions")
+NOT_YET = ("donate", "max_extra_bytes", "decompositions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Options:
 
     `codegen`: ``eager`` runs the lowered graph with PyTorch's own kernels. `strategy`: the call form of mutable
     operators, ``v1`` by argument or ``v2`` by base. `passes`: functions that edit the pure graph. `strict`
-    turns a remaining copy of more than `strict_bytes` into an error.
+    turns a remaining copy of more than `strict_bytes` into an error. `prove` has the values of the lowered graph proven
+    equal to those of the pure one, at compile time; a graph that is refuted does not run.
     """
 
     codegen: str = "eager"
@@ -27,6 +28,7 @@ class Options:
     passes: tuple[Callable[[Any], None], ...] = ()
     strict: bool = False
     strict_bytes: int = 0
+    prove: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -52,6 +54,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "codegen": ("eager",),
     "strategy": ("v1", "v2"),
     "strict": (True, False),
+    "prove": (True, False),
 }
 
 

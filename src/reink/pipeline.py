@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import torch
 import torch.fx
 
-from reink.check import check_form, check_ownership
+from reink.check import check_form, check_ownership, prove_values
 from reink.core.boundary import AliasPattern, Watched, alias_pattern, behind
 from reink.core.epilogue import with_epilogue
 from reink.core.plan import Plan
 from reink.core.printing import type_text
-from reink.core.program import Program
+from reink.core.program import Program, copied
 from reink.core.torch_internals import FakeTensor, refresh_values
 from reink.errors import ReinkError
 from reink.options import Options
@@ -151,14 +151,15 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
 def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     """The remaining steps. `dice` takes the decisions of reinplace by chance.
 
-    Raises ReinkError for a user pass that fails. When the ownership check fails, the captured program itself
-    runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
+    Raises ReinkError for a user pass that fails. When the ownership check or the proof fails, the captured program
+    itself runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
     """
     functional, options = compiled.functional, compiled.options
     with _timed(compiled, "cleanup"):
         cleanup(functional)
     for user_pass in options.passes:
         _run_everywhere(user_pass, functional)
+    said = copied(functional) if options.prove else functional  # reinplace may take calls apart
     with _timed(compiled, "reinplace"):
         plan = reinplace(functional, reorder=bool(options.passes), dice=dice)
     with _timed(compiled, "lower"):
@@ -167,6 +168,9 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
     with _timed(compiled, "check"):
         compiled.verdicts.append(check_form(lowered))
         compiled.verdicts.extend(_ownership(plan, lowered))
+    if options.prove:
+        with _timed(compiled, "prove"):
+            compiled.verdicts.extend(_proofs(said, lowered))
     _choose(compiled)
     _refuse_copies(compiled)
 
@@ -176,6 +180,13 @@ def _ownership(plan: Plan, lowered: Program) -> Iterator[Verdict]:
     yield check_ownership(plan.program, [s.node for s in plan.steps], lowered)
     for name, inner in plan.subgraphs.items():
         yield from _ownership(inner, lowered.subgraphs[name])
+
+
+def _proofs(functional: Program, lowered: Program) -> Iterator[Verdict]:
+    """The value proof of a graph, then of the graphs inside it, which it takes for granted."""
+    yield prove_values(functional, lowered)
+    for name, inner in functional.subgraphs.items():
+        yield from _proofs(inner, lowered.subgraphs[name])
 
 
 @contextmanager
@@ -264,6 +275,9 @@ def _pass_failed(name: str, why: str) -> ReinkError:
 def _choose(compiled: Compiled) -> None:
     """Run the lowered program if every check holds, else one that is right by construction; say so once."""
     failed = [v for v in compiled.verdicts if not v.ok]
+    for verdict in compiled.verdicts:
+        if not verdict.decided:
+            log.info("%s: %s not decided: %s", compiled.name, verdict.check, "; ".join(verdict.details[:1]))
     if not failed:
         assert compiled.lowered is not None
         compiled.runs = compiled.lowered

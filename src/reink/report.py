@@ -151,18 +151,27 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer of one check; `details` holds the evidence, first difference first."""
+    """The answer of one check; `details` holds the evidence, first difference first.
+
+    A check that is not `decided` found nothing wrong and proved nothing: `ok` is True, and `details` say at what it
+    stopped.
+    """
 
     check: str
     ok: bool
     details: tuple[str, ...] = ()
+    decided: bool = True
 
     def __bool__(self) -> bool:
         return self.ok
 
+    @property
+    def word(self) -> str:
+        """``ok``, ``FAILED`` or ``not decided``."""
+        return ("ok" if self.decided else "not decided") if self.ok else "FAILED"
+
     def __str__(self) -> str:
-        head = f"{self.check}: {'ok' if self.ok else 'FAILED'}"
-        return "\n".join([head, *(f"  {line}" for line in self.details)])
+        return "\n".join([f"{self.check}: {self.word}", *(f"  {line}" for line in self.details)])
 
 
 @dataclass(slots=True)
@@ -265,7 +274,9 @@ class Report:
             snapshots=[_snapshot(s) for s in values["snapshots"]],
             events=[_event(*e) for e in values["events"]],
             decisions=[_decision(d) for d in values["decisions"]],
-            verdicts=[Verdict(v["check"], v["ok"], tuple(v["details"])) for v in values["verdicts"]],
+            verdicts=[
+                Verdict(v["check"], v["ok"], tuple(v["details"]), v.get("decided", True)) for v in values["verdicts"]
+            ],
             seconds=dict(values["seconds"]),
             fallback=values["fallback"],
             sources=[Source(**s) for s in values["sources"]],

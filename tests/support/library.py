@@ -27,7 +27,7 @@ def compiled(
     fullgraph: bool = True,
 ) -> Callable[..., Any]:
     """`fn` through ``torch.compile(backend="reink")`` with eager kernels, so that results are exact."""
-    options: Any = {"codegen": "eager", "strategy": strategy, "passes": passes}
+    options: Any = {"codegen": "eager", "strategy": strategy, "passes": passes, "prove": True}
     compile_: Any = torch.compile
     result: Callable[..., Any] = compile_(fn, backend="reink", options=options, dynamic=dynamic, fullgraph=fullgraph)
     return result
@@ -42,7 +42,7 @@ def piped(
 ) -> Callable[..., Any]:
     """`fn` captured without Dynamo on example `args` and taken through the whole pipeline."""
     pipeline: Any = importlib.import_module("reink.api")
-    options = Options.of({"codegen": "eager", "strategy": strategy, "passes": passes})
+    options = Options.of({"codegen": "eager", "strategy": strategy, "passes": passes, "prove": True})
     result: Callable[..., Any] = pipeline.compile_function(fn, args, options)
     return result
 
@@ -54,20 +54,24 @@ def called(graph: torch.fx.Graph) -> list[Any]:
 
 @contextlib.contextmanager
 def no_fallback() -> Iterator[None]:
-    """Fail if reink warns inside: a fallback is right by construction, and so hides the bug behind it."""
+    """Fail if reink warns inside, or cannot decide a proof: a fallback is right by construction, and so hides the bug
+    behind it."""
     heard: list[str] = []
 
     class Listener(logging.Handler):
-        """Keeps the text of every warning."""
+        """Keeps the text of every warning, and of every proof that was not decided."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            if record.levelno >= logging.WARNING or "not decided" in record.getMessage():
+                heard.append(record.getMessage())
 
-    listener = Listener(logging.WARNING)
-    logger = logging.getLogger("reink")
+    listener, logger = Listener(logging.INFO), logging.getLogger("reink")
+    level = logger.level
     logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         logger.removeHandler(listener)
+        logger.setLevel(level)
     assert not heard, "\n".join(heard)

@@ -173,6 +173,18 @@ class Geometries:
         """The bytes from `lo` to `hi`."""
         return self.of(torch.empty_strided((hi,), (1,), dtype=torch.uint8, device="meta")[lo:])
 
+    def cover(self, geometry: Geometry) -> Geometry:
+        """All bytes of a tensor, each once as far as strides can say it."""
+        run, outer = 1, list[tuple[int, int]]()
+        for count, step in reversed(geometry.dims):
+            if step <= run and not outer:
+                run += (count - 1) * step
+            else:
+                outer.insert(0, (count, step))
+        size, stride = ((*(d[k] for d in outer), last) for k, last in ((0, run), (1, 1)))
+        flat = torch.empty_strided((geometry.hi,), (1,), dtype=torch.uint8, device="meta")
+        return self.of(flat.as_strided(size, stride, geometry.lo))
+
     def apply(self, target: Callable[..., Any], parent: Geometry, args: tuple[Any, ...]) -> Any:
         """What `target` makes of a tensor in `parent`: a geometry, a tuple of them, or None if it cannot be.
 

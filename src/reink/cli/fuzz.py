@@ -135,6 +135,8 @@ def print_campaign(campaign: Campaign, saved: list[Path], screen: Console) -> No
         screen.print(Text(least.program.text().rstrip()))
         screen.print(Text(_short(least.outcome.detail), style="dim"))
         screen.print(Text(f"  saved as {paths[least.number]}\n"))
+    if campaign.undecided:
+        screen.print(Text(undecided_line(campaign)))
     if campaign.settings.inject:
         screen.print(Text(injected_line(campaign)))
     screen.print(Text(verdict_line(campaign)))
@@ -145,13 +147,20 @@ def _short(detail: str) -> str:
     return "\n".join(lines if len(lines) <= 6 else [*lines[:2], "  ...", *lines[-3:]])
 
 
+def undecided_line(campaign: Campaign) -> str:
+    """How many value proofs were not decided, and the commonest reason."""
+    (reason, count), total = campaign.undecided.most_common(1)[0], campaign.undecided.total()
+    return f"values not decided in {total} programs, in {count} of them: {reason}"
+
+
 def injected_line(campaign: Campaign) -> str:
     """How many of the injected faults that showed were caught."""
     tally = campaign.tally
     shown = tally.caught + len(tally.escaped)
     share = f" ({100 * tally.caught / shown:.4g} %)" if shown else ""
     return (
-        f"injected faults: {shown} showed in a result, {tally.caught} of them caught before the program ran{share}; "
+        f"injected faults: {shown} showed in a result, {tally.caught} of them caught before the program ran{share}, "
+        f"{tally.by_ownership} by the ownership check and {tally.by_proof} by the value proof; "
         f"{tally.hidden} changed nothing"
     )
 
@@ -185,7 +194,14 @@ def to_json(campaign: Campaign) -> dict[str, Any]:
         "seconds": round(campaign.seconds, 1),
         "counts": counts,
         "faults": faults,
-        "injected": {"caught": tally.caught, "escaped": len(tally.escaped), "hidden": tally.hidden},
+        "injected": {
+            "caught": tally.caught,
+            "by_ownership": tally.by_ownership,
+            "by_proof": tally.by_proof,
+            "escaped": len(tally.escaped),
+            "hidden": tally.hidden,
+        },
+        "undecided": dict(campaign.undecided),
     }
 
 

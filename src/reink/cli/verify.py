@@ -84,8 +84,8 @@ def _print(answer: Verification, shown: Console) -> None:
     shown.print(Text(f"{answer.name}, strategy {answer.strategy}, {answer.grad_mode}", "dim"))
     shown.print(table)
     for verdict in answer.checks():
-        state = ("ok", "green") if verdict.ok else ("FAILED", "bold red")
-        shown.print(Text.assemble("check ", _text(verdict.check), ": ", state))
+        style = ("green" if verdict.decided else "yellow") if verdict.ok else "bold red"
+        shown.print(Text.assemble("check ", _text(verdict.check), ": ", (verdict.word, style)))
         for line in verdict.details:
             shown.print(_text(f"    {line}"))
     for audit in answer.audits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -189,3 +189,14 @@ def tensors_in(value: Any) -> Iterator[torch.fx.Node]:
             yield from tensors_in(item)
     elif isinstance(value, slice):
         yield from tensors_in((value.start, value.stop, value.step))
+
+
+def copied(program: Program) -> Program:
+    """A copy with a graph of its own, and so for the graphs inside it; values and facts of nodes are shared."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    originals = [n for n in program.graph.nodes if n.op != "output"]
+    for new, old in zip(graph.nodes, originals, strict=False):
+        new.meta = dict(old.meta)
+    subgraphs = {name: copied(inner) for name, inner in program.subgraphs.items()}
+    return replace(program, module=torch.fx.GraphModule(program.module, graph), subgraphs=subgraphs)

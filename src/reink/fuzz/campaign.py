@@ -61,7 +61,7 @@ class Fault:
 class Campaign:
     """The figures of a run. `counts` is by (kind, cause, whether the stock pipeline answered).
 
-    `stopped`: somebody pressed Ctrl-C before the end.
+    `undecided` counts value proofs that were not decided, by reason. `stopped`: somebody pressed Ctrl-C before the end.
     """
 
     seed: int
@@ -71,6 +71,7 @@ class Campaign:
     counts: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+    undecided: Counter[str] = field(default_factory=Counter)
     stopped: bool = False
 
     def count(self, number: int, outcome: Outcome) -> None:
@@ -78,6 +79,8 @@ class Campaign:
         self.programs += 1
         self.counts[outcome.kind, outcome.cause, outcome.stock] += 1
         self.tally += outcome.tally
+        if outcome.undecided:
+            self.undecided[outcome.undecided] += 1
         if outcome.kind in ENDED:
             self.faults.append(Fault(number, outcome, generate(self.seed, number, gradients=self.settings.gradients)))
 

@@ -1,4 +1,4 @@
-"""Faults put into a lowered program on purpose: does the ownership check refuse each one that shows?
+"""Faults put into a lowered program on purpose: do the ownership check and the value proof refuse each one that shows?
 
 A fault is one edit of the lowered graph of a kind that an optimiser could make by mistake: a copy dropped, a read
 moved past a write, two writes swapped, a storage used again too early. It shows if a result, an input's memory or
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ import torch.fx
 from torch import Tensor
 
 from reink.api import CompiledFunction
-from reink.check import check_ownership
+from reink.check import check_ownership, prove_values
 from reink.core.opinfo import facts_of
-from reink.core.program import Program
+from reink.core.program import Program, copied
 from reink.judge import Observed, differences, observe
 
 Node = torch.fx.Node
@@ -51,18 +51,23 @@ class Injected:
 class Tally:
     """Counts of injected faults. A hidden one changes nothing that was seen, so it may be accepted.
 
-    `escaped` shows those that changed a result and were accepted: kind, node and graph of each.
+    `caught` are those that the ownership check or the value proof refused, `by_ownership` and `by_proof` those that
+    each did. `escaped` shows those that changed a result and were accepted by both: kind, node and graph of each.
     """
 
     caught: int = 0
     hidden: int = 0
     escaped: tuple[str, ...] = ()
+    by_ownership: int = 0
+    by_proof: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.caught + other.caught,
             self.hidden + other.hidden,
             self.escaped + other.escaped,
+            self.by_ownership + other.by_ownership,
+            self.by_proof + other.by_proof,
         )
 
 
@@ -75,11 +80,14 @@ def inject(function: CompiledFunction, makers: Sequence[Maker], rng: random.Rand
     expected = [observe(function, make()) for make in makers]
     tally = Tally()
     for injected in itertools.islice(_random_faults(compiled.lowered, rng), count):
-        refused = not check_ownership(compiled.functional, order, injected.program).ok
+        unowned = not check_ownership(compiled.functional, order, injected.program).ok
+        refuted = not prove_values(compiled.functional, injected.program).ok
         if not _shows(function, injected.program, makers, expected):
             tally += Tally(hidden=1)
+        elif unowned or refuted:
+            tally += Tally(caught=1, by_ownership=int(unowned), by_proof=int(refuted))
         else:
-            tally += Tally(caught=1) if refused else Tally(escaped=(str(injected),))
+            tally += Tally(escaped=(str(injected),))
     return tally
 
 
@@ -112,17 +120,6 @@ def _shows(function: CompiledFunction, mutant: Program, makers: Sequence[Maker],
         if differences(want, got):
             return True
     return False
-
-
-def copied(lowered: Program) -> Program:
-    """A copy of a lowered program that can be edited."""
-    graph = Graph()
-    graph.output(graph.graph_copy(lowered.graph, {}))
-    originals = [n for n in lowered.graph.nodes if n.op != "output"]
-    for new, old in zip(graph.nodes, originals, strict=False):
-        new.meta = dict(old.meta)
-    module = torch.fx.GraphModule(lowered.module, graph)
-    return replace(lowered, module=module)
 
 
 # -- the faults --------------------------------------------------------------------------------------------

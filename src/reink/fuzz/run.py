@@ -11,7 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -58,7 +58,8 @@ class Outcome:
     - ``escaped``: an injected fault shows in a result and no check refused it;
     - ``died``, ``timeout``: the process that ran it.
 
-    `stock` tells that reink handed a graph to the stock pipeline, which then gave the answer.
+    `stock` tells that reink handed a graph to the stock pipeline, which then gave the answer. `undecided` is the reason
+    why the values of the program could not be proven, if they could not.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Outcome:
     detail: str = ""
     stock: bool = False
     tally: Tally = field(default_factory=Tally)
+    undecided: str = ""
 
     @property
     def is_fault(self) -> bool:
@@ -110,8 +112,8 @@ def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
     handed = any("handed to the stock pipeline" in line for line in heard)
     fallback = next((line for line in heard if "without re-inplacing" in line), "")
     if outcome.kind == "ok" and fallback:
-        outcome = Outcome("fallback", _shape(fallback.split(":", 1)[-1]), fallback, tally=outcome.tally)
-    return Outcome(outcome.kind, outcome.cause, outcome.detail, handed, outcome.tally)
+        outcome = replace(outcome, kind="fallback", cause=_shape(fallback.split(":", 1)[-1]), detail=fallback)
+    return replace(outcome, stock=handed)
 
 
 # -- two ways to run ---------------------------------------------------------------------------------------
@@ -126,14 +128,18 @@ def _through_passes(
     dice = random.Random(f"{program.seed}:{number}:decisions") if number % 3 == 0 else None
     compiled = compile_function(function, make_inputs(), options, dynamic=program.dynamic, dice=dice)
     outcome = _compared(expected, observe(compiled, make_inputs()), 0.0)
-    if not settings.inject or outcome.kind != "ok":
+    if outcome.kind != "ok":
+        return outcome
+    stopped = next((v.details[0] for v in compiled.compiled.verdicts if not v.decided), "")
+    outcome = replace(outcome, undecided=_shape(stopped.split(": ", 1)[-1]))
+    if not settings.inject:
         return outcome
     rng = random.Random(f"{program.seed}:{number}:faults")
     _, make_others = program.shifted().functions()
     tally = inject(compiled, (make_inputs, make_others), rng, settings.inject)
     if tally.escaped:
-        return Outcome("escaped", tally.escaped[0].split()[0], tally.escaped[0], tally=tally)
-    return Outcome("ok", tally=tally)
+        return replace(outcome, kind="escaped", cause=tally.escaped[0].split()[0], detail=tally.escaped[0], tally=tally)
+    return replace(outcome, tally=tally)
 
 
 def _through_compile(
@@ -158,8 +164,9 @@ def _through_compile(
 
 
 def _options(number: int) -> dict[str, Any]:
-    """Both strategies in turn, and every second pure graph shuffled."""
-    return {"strategy": "v1" if number % 4 < 2 else "v2", "passes": (shuffle_pass(number),) if number % 2 else ()}
+    """Both strategies in turn, every second pure graph shuffled, and all values proven."""
+    passes = (shuffle_pass(number),) if number % 2 else ()
+    return {"strategy": "v1" if number % 4 < 2 else "v2", "passes": passes, "prove": True}
 
 
 def _compiled(program: FuzzProgram, function: Program, backend: str) -> Any:

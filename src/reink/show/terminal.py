@@ -249,8 +249,8 @@ def _node(name: str, source: Source | None, then: str = "") -> Text:
 
 
 def _verdict(verdict: Verdict) -> RenderableType:
-    state = ("ok", "green") if verdict.ok else ("FAILED", "bold red")
-    head = Text.assemble("check ", _text(verdict.check), ": ", state)
+    style = ("green" if verdict.decided else "yellow") if verdict.ok else "bold red"
+    head = Text.assemble("check ", _text(verdict.check), ": ", (verdict.word, style))
     return Group(head, *(Padding(_text(line), (0, 0, 0, 4)) for line in verdict.details))
 
 

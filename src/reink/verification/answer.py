@@ -108,14 +108,15 @@ class Verification:
         return list(dict.fromkeys(text for r in self.compared for text in r.unchecked))
 
     def checks(self) -> list[Verdict]:
-        """One verdict for each kind of check, over all graphs; the details hold each failure once."""
+        """One verdict for each kind of check, over all graphs; each failure, or what was not decided, once."""
         made: dict[str, list[Verdict]] = {}
         for verdict in (v for r in self.runs for v in r.checks):
             made.setdefault(verdict.check, []).append(verdict)
         found = []
         for name, verdicts in made.items():
-            failures = tuple(dict.fromkeys(line for v in verdicts if not v.ok for line in v.details))
-            found.append(Verdict(name, all(verdicts), failures))
+            shown = [v for v in verdicts if not v.ok] or [v for v in verdicts if not v.decided]
+            details = tuple(dict.fromkeys(line for v in shown for line in v.details))
+            found.append(Verdict(name, all(verdicts), details, all(v.decided for v in verdicts)))
         return found
 
     def verdict(self) -> str:

@@ -60,7 +60,7 @@ def verify(
     put back. Forgets what `torch.compile` has compiled in this process. Raises ReinkError ``not-a-tensor-program``
     when `fn` raises on `args` without reink, and ``unknown-option``.
     """
-    options = Options.of({"strategy": strategy, "passes": tuple(passes)})
+    options = Options.of({"strategy": strategy, "passes": tuple(passes), "prove": True})
     _check("grad_mode", grad_mode, grad_mode in get_args(GradMode), " or ".join(map(repr, get_args(GradMode))))
     _check("most_pairs", most_pairs, type(most_pairs) is int and most_pairs >= 0, "a number, 0 or more")
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
