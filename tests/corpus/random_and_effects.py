@@ -45,6 +45,24 @@ def several_generators_in_a_row(x: Tensor) -> Tensor:
     return x + y + z + torch.randint(0, 9, (6,))
 
 
+def _laid_out() -> tuple[Tensor, ...]:
+    x = counting(400)
+    return x[:36].view(6, 6).t(), x.as_strided((6, 6), (3, 54), 40), torch.zeros(6, 6)
+
+
+@program("random_fills_in_the_order_of_strides", _laid_out)
+def random_fills_in_the_order_of_strides(x: Tensor, gaps: Tensor, sink: Tensor) -> Tensor:
+    # the pure twin of bernoulli_ draws in another order where its operand is not contiguous
+    x.bernoulli_()
+    old = gaps.clone()
+    gaps.normal_()
+    sink.add_(old).add_(gaps)
+    y = (sink * 1).t()
+    y[:, 1:4].bernoulli_(0.3)
+    y[:, 4:].geometric_(0.5)
+    return y + x
+
+
 @program("dropout_in_place", tensors((4, 6)))
 def dropout_in_place(x: Tensor) -> Tensor:
     y = x * 1

@@ -391,7 +391,7 @@ def _as_permute(base: Place, place: Place) -> ViewStep | None:
 
 
 def _as_view(base: Place, place: Place) -> ViewStep | None:
-    if place.offset == 0 and _is_contiguous(base) and _is_contiguous(place) and _count(base) == _count(place):
+    if place.offset == 0 and is_contiguous(base) and is_contiguous(place) and _count(base) == _count(place):
         return ViewStep("aten.view.default", (list(place.size),))
     return None
 
@@ -403,7 +403,8 @@ def _count(place: Place) -> int:
     return total
 
 
-def _is_contiguous(place: Place) -> bool:
+def is_contiguous(place: Place) -> bool:
+    """Whether the elements of `place` follow each other in memory in the order of its dims."""
     return place.stride == contiguous_strides(place.size)
 
 

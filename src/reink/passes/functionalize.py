@@ -23,6 +23,7 @@ from reink.core.program import Form, InputMutation, MutationSignature, Program, 
 from reink.core.torch_internals import detect_fake_mode, graph_module, input_nodes
 from reink.core.values import Pending, Values
 from reink.core.views import (
+    is_contiguous,
     lies_in,
     list_view_steps,
     needs_layout,
@@ -348,8 +349,7 @@ class _Functionalizer:
         dest = self.values[node.args[0]]  # type: ignore[index]
         refuse_unwritable(node, facts, dest)
         written = None if dest.overlaps_itself() else with_write_back(dest)
-        if written is None or self._depends_on_overlap(node, facts, dest):
-            # eager's answer depends on memory shared inside this one call: it is kept as it is
+        if written is None or self._depends_on_memory(node, facts, dest):
             self._call(node, facts)
             return
         if facts.name == "aten.copy_.default":
@@ -365,8 +365,14 @@ class _Functionalizer:
         if update is not None:
             self.ledger.write(written, update)
 
-    def _depends_on_overlap(self, node: Node, facts: OpFacts, dest: Place) -> bool:
-        """Whether another operand lies where the call writes, other than element for element."""
+    def _depends_on_memory(self, node: Node, facts: OpFacts, dest: Place) -> bool:
+        """Whether eager's answer depends on where operands lie, so that the operator itself has to be kept.
+
+        Another operand may lie where it writes, other than element for element; and random numbers may be drawn in the
+        order of strides, which a result in memory of its own need not have.
+        """
+        if facts.random and not is_contiguous(dest):
+            return True
         values = self.values
         if not facts.pointwise and self._reads_again(node, dest):
             return True
