@@ -271,7 +271,8 @@ class Report:
         """The report that `to_json` described. Raises TypeError, ValueError or KeyError for anything else."""
         if values["format"] != FORMAT:
             raise _OtherFormat(f"format {values['format']}, this reink reads {FORMAT}")
-        report: Report = reader(cls)({known.name: values[known.name] for known in fields(cls)})
+        kind: Any = cls
+        report: Report = reader(kind)({known.name: values[known.name] for known in fields(cls)})
         return report
 
     def __str__(self) -> str:
@@ -287,7 +288,8 @@ class Report:
         """One line: how many writes, how many in place, how many bytes copied."""
         kept = len(self.decisions) - len(self.copies)
         return (
-            f"{self.name or 'program'}: {_counted(len(self.decisions), 'write')}, {kept} in place, {len(self.copies)} copied; "
+            f"{self.name or 'program'}: {_counted(len(self.decisions), 'write')}, {kept} in place, "
+            f"{len(self.copies)} copied; "
             f"{amount(self.bytes_cloned)} cloned, {amount(self.bytes_avoided)} avoided"
         )
 
