@@ -247,8 +247,10 @@ function clicked(event) {
   const named = byId(hash.slice(1));
   const folded = named && named.closest("details");
   if (folded) folded.open = true;
-  if (follow(hash)) setAddress(hash, true);
-  else if (location.protocol === "about:" && named) named.scrollIntoView();
+  if (follow(hash)) {
+    setAddress(hash, true);
+    if (player && actStart[1] >= 0) byId("play").focus({ preventScroll: true }); // the keys are for the story now
+  } else if (location.protocol === "about:" && named) named.scrollIntoView();
   else return;
   event.preventDefault();
 }

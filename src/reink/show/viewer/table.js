@@ -93,7 +93,10 @@ class Decisions {
       make("td", "", ...(conflict ? this.reader(conflict, decision) : [])),
       make("td", "", ...(decision.reason && isCopy(decision) ? [reasonLink(decision.reason), make("br")] : []), decision.do));
     row.id = `row-${decision.id}`;
-    [...row.cells].forEach((cell, k) => { cell.dataset.label = COLUMNS[k][0]; });
+    [...row.cells].forEach((cell, k) => {
+      cell.dataset.label = COLUMNS[k][0];
+      if (cell.textContent) cell.replaceChildren(make("div", "", ...cell.childNodes));
+    });
     return row;
   }
 
