@@ -1,4 +1,7 @@
-"""What the tests of the page open: reports of small programs, each as a page in a browser."""
+"""What the tests of the page open: reports of small programs, each as a page in a browser.
+
+The tests import it before it is a plugin, and it asserts nothing: PYTEST_DONT_REWRITE.
+"""
 
 from __future__ import annotations
 
