@@ -31,10 +31,10 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1304, "height": 900}, reduced_motion="reduce")
         for name, report, fragment in (
-            ("functionalize", running, "#step-4"),
+            ("functionalize", running, "#step-5"),
             ("reinplace", running, "#decision-1"),
             ("why_copied", copied, "#decision-0"),
-            ("run", running, "#step-12"),
+            ("run", running, "#step-13"),
         ):
             _take(page, report, Path(folder) / f"{name}.html", fragment, PICTURES / f"{name}.png")
         browser.close()

@@ -436,6 +436,34 @@ def test_a_page_needs_a_file_in_a_folder_that_exists(folder: Path, explained: ob
     assert_mistake(invoke(*command, "--html", "missing/page.html"), "not-found", "missing")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("explain", "programs.py:plain", "--html", "programs.py"),
+        ("explain", "programs.py:plain", "--json", "./programs.py"),
+        ("explain", "programs.py:plain", "--json", "linked.py"),
+        ("explain", "programs:plain", "--json", "programs.py"),
+        ("explain", "programs.py:plain", "--json", "same", "--html", "./same"),
+        ("explain", "programs.py:plain", "--html", "inner"),
+        ("show", "report.json", "--html", "report.json"),
+        ("show", "report.json", "--html", "inner/../report.json"),
+    ],
+)
+def test_what_is_needed_is_not_written_over(
+    folder: Path, explained: Callable[[Explain], None], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    explained(lambda *args, **options: pytest.fail("compiled before it was refused"))
+    (folder / "inner").mkdir()
+    (folder / "linked.py").symlink_to("programs.py")
+    a_report().save("report.json")
+    before = {file: file.read_bytes() for file in folder.glob("*.*")}
+    result = invoke(*command)
+    sys.modules.pop("programs", None)
+    assert_mistake(result, "unknown-option")
+    assert {file: file.read_bytes() for file in folder.glob("*.*")} == before
+    assert not (folder / "same").exists()
+
+
 def test_a_saved_report_becomes_a_page_without_torch(folder: Path) -> None:
     a_report().save("report.json")
     code = (

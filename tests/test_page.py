@@ -2,110 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 import torch
-import why_copied
-from playwright.sync_api import Browser, expect
-from support.browser import CHROMIUM, MISSING, Watched, browser
+from playwright.sync_api import expect
+from support.browser import CHROMIUM, MISSING
+from support.pages import Open, many
 from torch import Tensor
 
 import reink
 from reink.report import Conflict, Decision, Event, Held, Line, Region, Report, Snapshot, Source, Verdict
-from reink.show.page import frame, page
+from reink.show.page import page
 
+pytest_plugins = ("support.pages",)
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason=MISSING)
-
-Open = Callable[..., Watched]
 
 HOSTILE = (
     "</script><script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">'\"&amp;{{ 7 * 7 }}"
 )
-
-# Text that has to be read, and stands on its own background.
-READ = (
-    "h1 code",
-    ".sub",
-    ".tiles dt",
-    ".tiles dd",
-    ".card h3",
-    ".why dt",
-    ".why strong",
-    ".quiet",
-    ".act span",
-    ".pane h3",
-    ".narration",
-    ".row .text",
-    ".row .number",
-    ".row .tag",
-    ".counter",
-    "th button",
-    "td code",
-    "td a",
-    "footer p",
-)
-
-# The contrast of each such element with what lies behind it, by the formula of WCAG 2.
-CONTRAST = """selector => {
-  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
-  const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const light = colour => {
-    const [r, g, b] = numbers(colour).slice(0, 3).map(v => linear(v / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const colours = element => getComputedStyle(element);
-  return [...document.querySelectorAll(selector)].filter(e => e.checkVisibility()).slice(0, 40).map(element => {
-    let behind = element;
-    while (behind && (numbers(colours(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
-    const both = [light(colours(element).color), light(colours(behind || document.body).backgroundColor)];
-    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
-  });
-}"""
-
-
-def written_twice(x: Tensor) -> Tensor:
-    y = x.view(2, 8)
-    y.add_(1)
-    y.relu_()
-    return x * 2
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def copied() -> Report:
-    """One write, one copy of 256 B."""
-    report: Report = reink.explain(*why_copied.program(), passes=(why_copied.drop_clones,))
-    return report
-
-
-@pytest.fixture(scope="module")
-def free() -> Report:
-    """Two writes through a view, nothing copied."""
-    report: Report = reink.explain(written_twice, (torch.ones(4, 4),))
-    return report
-
-
-@pytest.fixture
-def opened(chromium: Browser, tmp_path: Path) -> Iterator[Open]:
-    """``opened(report)``: the report's page in the browser; afterwards nothing may have gone wrong there."""
-    pages: list[Watched] = []
-
-    def start(report: Report, fragment: str = "", **options: str) -> Watched:
-        file = tmp_path / f"report{len(pages)}.html"
-        report.save_html(file)
-        pages.append(Watched(chromium, file, fragment, **options))
-        return pages[-1]
-
-    yield start
-    for watched in pages:
-        watched.close()
 
 
 # the player
@@ -148,11 +61,11 @@ def test_every_step_has_words_and_three_panes(opened: Open, copied: Report) -> N
 def test_each_key_does_what_its_button_does(
     opened: Open, copied: Report, key: str, button: str, start: int, end: int
 ) -> None:
-    shown = opened(copied, f"#step-{start - 1}")
+    shown = opened(copied, f"#step-{start}")
     assert shown.step() == start
     shown.page.keyboard.press(key)
     assert shown.step() == end
-    again = opened(copied, f"#step-{start - 1}")
+    again = opened(copied, f"#step-{start}")
     again.page.click(button)
     assert again.step() == end
 
@@ -180,7 +93,7 @@ def test_a_key_in_a_field_is_no_command(opened: Open, copied: Report) -> None:
 
 
 def test_the_first_act_strikes_out_lines_and_ends_in_the_epilogue(opened: Open, free: Report) -> None:
-    shown = opened(free, "#step-3")
+    shown = opened(free, "#step-4")
     struck = shown.page.locator("#left .row.source.done").all_inner_texts()
     assert [line.split(" ", 1)[1] for line in struck] == ["y = x.view(2, 8)", "y.add_(1)"]
     assert "version 0 → 1" in shown.page.inner_text("#middle .storage.now")
@@ -223,7 +136,7 @@ def test_the_third_act_marks_the_copy_and_what_fell_away(opened: Open, copied: R
     shown = opened(copied)
     shown.page.click("#act-3")
     assert "clone(select)" in shown.page.inner_text("#right .row.amber")
-    assert "clone(cache)" in shown.page.inner_text("#left .row:has-text('fell away')")
+    assert "clone(cache)" in shown.page.inner_text("#left .row:has-text('removed by a pass')")
     assert "513.3 KiB" in shown.page.inner_text("#middle .eager")
     assert "257.5 KiB" in shown.page.inner_text("#middle .lowered")
 
@@ -265,18 +178,6 @@ def test_the_chart_tells_peaks_and_names_what_is_held(opened: Open, copied: Repo
 # the table
 
 
-def many() -> Report:
-    """500 decisions, each tenth a copy of as many bytes as its number says."""
-    source = Source("/home/me/model.py", 7, "step", "x.add_(1)")
-    decisions = [
-        Decision(
-            k, f"aten.op{k}", "self", "in place" if k % 10 else "saved", 0 if k % 10 else k + 1, 8, "", source=source
-        )
-        for k in range(500)
-    ]
-    return Report(decisions=decisions)
-
-
 def test_the_table_sorts_filters_and_shows_more(opened: Open) -> None:
     shown = opened(many())
     first = "#table tbody tr:first-child"
@@ -293,13 +194,36 @@ def test_the_table_sorts_filters_and_shows_more(opened: Open) -> None:
     assert shown.page.inner_text("#found") == "1 of 500"
 
 
+def test_the_search_is_for_what_is_shown(opened: Open) -> None:
+    shown = opened(many())
+    for words, found in (("avoided", "nothing matches"), ("model.py:7", "500 of 500"), ("/home/me", "nothing matches")):
+        shown.page.fill("#find", words)
+        assert shown.page.inner_text("#found") == found
+
+
+def test_a_decision_far_down_is_drawn_and_stays_marked(opened: Open) -> None:
+    shown = opened(many(), "#decision-450")
+    here = shown.page.locator("#table tr.here td:first-child")
+    assert here.inner_text() == "450"
+    expect(here).to_be_in_viewport()
+    shown.page.click("th button:has-text('write')")
+    shown.page.select_option("#outcome", "copies")
+    assert here.inner_text() == "450"
+    shown.page.select_option("#outcome", "in place")
+    assert here.count() == 0
+    assert not shown.page.is_visible("#keys")
+
+
 def test_a_row_leads_into_the_story_and_a_reason_to_its_words(opened: Open, copied: Report) -> None:
     shown = opened(copied)
     shown.page.click("#table tbody a[href='#decision-0']")
     assert shown.step() == 10
     link = shown.page.locator("#table tbody a", has_text="a later read needs").first
     target = link.get_attribute("href") or ""
-    assert "docs/errors.md#strict-copy" in (shown.page.text_content(f"{target} + dd") or "")
+    assert "Read it before the write" in (shown.page.text_content(f"{target} + dd") or "")
+    link.click()
+    assert shown.page.is_visible(f"{target} + dd")
+    assert (shown.page.text_content("main") or "").count("docs/errors.md") == 1
 
 
 # whatever is in a report
@@ -413,58 +337,3 @@ def test_twenty_thousand_nodes_open_soon_and_fold(opened: Open) -> None:
 
 def test_five_hundred_nodes_are_less_than_a_megabyte() -> None:
     assert len(page(large(500)).encode()) < 1_000_000
-
-
-# how it looks
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_background(opened: Open, copied: Report, scheme: str) -> None:
-    shown = opened(copied, color_scheme=scheme, reduced_motion="reduce")
-    for step in ("#step-4", "#decision-0", "#step-12"):
-        shown.page.evaluate(f"location.hash = '{step}'")
-        for selector in READ:
-            ratios = shown.page.evaluate(CONTRAST, selector)
-            assert min(ratios, default=21) >= 4.5, f"{selector} at {step}"
-
-
-def test_nothing_moves_for_who_asks_for_that(opened: Open, free: Report) -> None:
-    moving = "getComputedStyle(document.querySelector('.row.new')).animationName"
-    assert opened(free, "#step-3").page.evaluate(moving) == "arrive"
-    assert opened(free, "#step-3", reduced_motion="reduce").page.evaluate(moving) == "none"
-
-
-@pytest.mark.parametrize("width", [1400, 900, 420])
-def test_it_fits_the_window(opened: Open, copied: Report, width: int) -> None:
-    shown = opened(copied)
-    shown.page.set_viewport_size({"width": width, "height": 800})
-    for step in ("#step-4", "#decision-0", "#step-12"):
-        shown.page.evaluate(f"location.hash = '{step}'")
-        assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_print_leaves_the_controls_out(opened: Open, copied: Report) -> None:
-    shown = opened(copied)
-    shown.page.emulate_media(media="print")
-    assert not shown.page.is_visible(".controls")
-    assert shown.page.is_visible("#table")
-    assert len(shown.page.pdf()) > 10_000
-
-
-def test_without_scripts_the_report_is_there_in_words(chromium: Browser, copied: Report, tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    copied.save_html(file)
-    shown = Watched(chromium, file, java_script_enabled=False)
-    assert copied.headline() in shown.page.inner_text("noscript")
-    shown.close()
-
-
-def test_a_notebook_gets_the_page_in_a_frame(chromium: Browser, copied: Report, tmp_path: Path) -> None:
-    file = tmp_path / "notebook.html"
-    assert copied._repr_html_() == frame(copied)
-    file.write_text(f"<!doctype html><title>notebook</title>{copied._repr_html_()}", encoding="utf-8")
-    shown = Watched(chromium, file)
-    inside = shown.page.frame_locator("iframe")
-    inside.locator("#next").click()
-    assert inside.locator("#counter").inner_text().startswith("step 2 of")
-    shown.close()

@@ -155,7 +155,111 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         assert caught.value.code == "not-a-report"
 
 
+WHOLE = Report(
+    snapshots=[Snapshot("capture", "mutable", "a", 1, (Line("a", "", 0, "pure"),), (Held("a", "value", 8, 0, 1),))],
+    events=[Event("input", "x", 0, "x", "x", 0, Region(0, ((4, 1),)))],
+    decisions=[decision(source=Source("a.py", 3), conflict=Conflict("a", "b", "c", needed=Region(0, ((4, 1),))))],
+    verdicts=[Verdict("ownership", True, ("fine",))],
+    seconds={"lower": 0.5},
+    sources=[Source("a.py", 3)],
+)
+
+# Where a value stands in the JSON of WHOLE, and one of another type.
+ODD_VALUES = {
+    "a source file that is a number": ("sources.0.file", 3),
+    "a line number in words": ("sources.0.line", "3"),
+    "a text that is a number": ("snapshots.0.text", 5),
+    "held bytes in words": ("snapshots.0.held.0.2", "big"),
+    "a row that is a word": ("snapshots.0.lines.0", "junk"),
+    "a row of words only": ("snapshots.0.lines.0.2", "0"),
+    "too many values for a row": ("snapshots.0.lines.0", ["a", "", 0, "pure", "more"]),
+    "an unknown outcome": ("decisions.0.outcome", "lost"),
+    "a number that is true": ("decisions.0.id", True),
+    "a region without its dims": ("events.0.6", [0]),
+    "a dim of three": ("decisions.0.conflict.needed.1.0", [1, 2, 3]),
+    "an answer that is a word": ("verdicts.0.ok", "yes"),
+    "time in words": ("seconds.lower", "long"),
+    "a name that is a list": ("name", ["a"]),
+}
+
+
+@pytest.mark.parametrize(("where", "value"), ODD_VALUES.values(), ids=ODD_VALUES)
+def test_a_value_of_another_type_is_refused(where: str, value: object, tmp_path: Path) -> None:
+    values = json.loads(json.dumps(WHOLE.to_json()))
+    assert Report.from_json(values) == WHOLE
+    *path, last = where.split(".")
+    inner = values
+    for step in path:
+        inner = inner[int(step) if isinstance(inner, list) else step]
+    inner[int(last) if isinstance(inner, list) else last] = value
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps(values))
+    with pytest.raises(ReinkError) as caught:
+        Report.load(file)
+    assert caught.value.code == "not-a-report"
+
+
+def test_another_format_asks_for_the_report_again(tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps({**Report().to_json(), "format": FORMAT - 1}))
+    with pytest.raises(ReinkError, match="make the report again with this reink"):
+        Report.load(file)
+
+
+def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, content: bytes) -> int:
+        with self.open("wb") as half:
+            half.write(content[:10])
+        raise OSError("no space left on device")
+
+    file = tmp_path / "report.json"
+    Report().save(file)
+    before = file.read_bytes()
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for write in (WHOLE.save, WHOLE.save_html):
+        with pytest.raises(OSError, match="no space"):
+            write(file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_save_keeps_the_mode_and_goes_through_a_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "report.json", tmp_path / "link.json"
+    file.write_text("old")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    WHOLE.save(link)
+    assert link.is_symlink()
+    assert Report.load(file) == WHOLE
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_half_a_letter_can_be_saved(tmp_path: Path) -> None:
+    odd = Report(name="caf\udce9")
+    odd.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == odd
+    odd.save_html(tmp_path / "report.html")
+    assert "caf\\udce9" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 # in words
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        (Source("", 0), ""),
+        (Source("/home/me/model.py", 12), "model.py:12"),
+        (Source(r"C:\me\model.py", 12), "model.py:12"),
+        (Source("<string>", 1), "<string>:1"),
+    ],
+)
+def test_a_place_is_short_and_empty_when_nothing_is_known(source: Source, place: str) -> None:
+    assert source.place == str(source) == place
+
+
+def test_a_report_without_a_name_is_of_a_program() -> None:
+    assert Report(name="").headline().startswith("program: 0 writes")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +270,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         (1023, "1023 B"),
         (1024, "1.0 KiB"),
         (1536, "1.5 KiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
         (1 << 20, "1.0 MiB"),
         (3 << 29, "1.5 GiB"),
         (5 << 40, "5.0 TiB"),

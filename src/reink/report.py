@@ -6,14 +6,20 @@ Every front (terminal, JSON, page) is rendered from a `Report` and from nothing 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from reink.errors import ReinkError
+from reink.files import replace_file
+from reink.plain import reader
 
 FORMAT = 2
+
+# Between the folders of a path, here or on Windows.
+_SLASH = r"[/\\]"
 
 Outcome = Literal["in place", "hoisted", "saved", "detached", "copied back"]
 
@@ -27,9 +33,13 @@ class Source:
     function: str = ""
     text: str = ""
 
+    @property
+    def place(self) -> str:
+        """The file, without its folders, and the line; nothing when neither is known."""
+        return f"{re.split(_SLASH, self.file)[-1]}:{self.line}" if self.file or self.line else ""
+
     def __str__(self) -> str:
-        short = self.file.rsplit("/", 1)[-1]
-        place = f"{short}:{self.line}"
+        place = self.place
         if self.function:
             place += f" in {self.function}"
         return f"{place}    {self.text}" if self.text else place
@@ -234,11 +244,11 @@ class Report:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON; `Report.load` reads it back."""
-        Path(path).write_text(json.dumps(self.to_json()), encoding="utf-8")
+        replace_file(path, json.dumps(self.to_json()))
 
     def save_html(self, path: str | Path) -> None:
         """Write the report as one page that needs no other file and no network."""
-        Path(path).write_text(type(self)._page(self), encoding="utf-8")
+        replace_file(path, type(self)._page(self))
 
     def _repr_html_(self) -> str:
         """The page in a frame, for notebooks."""
@@ -254,33 +264,25 @@ class Report:
         """Read a saved report. Raises ReinkError ``not-a-report``."""
         try:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            again = isinstance(error, _OtherFormat)
             raise ReinkError(
                 "not-a-report",
                 f"cannot read a report from {path}",
-                why=f"{type(error).__name__}: {error}",
-                do="give a file that Report.save or reink explain --json wrote",
+                why=f"{type(error).__name__.lstrip('_')}: {error}",
+                do="make the report again with this reink"
+                if again
+                else "give a file that Report.save or reink explain --json wrote",
             ) from error
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Report:
-        """The report that `to_json` described."""
+        """The report that `to_json` described. Raises TypeError, ValueError or KeyError for anything else."""
         if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']}, this reink reads {FORMAT}")
-        return cls(
-            name=values["name"],
-            strategy=values["strategy"],
-            codegen=values["codegen"],
-            snapshots=[_snapshot(s) for s in values["snapshots"]],
-            events=[_event(*e) for e in values["events"]],
-            decisions=[_decision(d) for d in values["decisions"]],
-            verdicts=[
-                Verdict(v["check"], v["ok"], tuple(v["details"]), v.get("decided", True)) for v in values["verdicts"]
-            ],
-            seconds=dict(values["seconds"]),
-            fallback=values["fallback"],
-            sources=[Source(**s) for s in values["sources"]],
-        )
+            raise _OtherFormat(f"format {values['format']}, this reink reads {FORMAT}")
+        kind: Any = cls
+        report: Report = reader(kind)({known.name: values[known.name] for known in fields(cls)})
+        return report
 
     def __str__(self) -> str:
         lines = [self.headline()]
@@ -295,7 +297,8 @@ class Report:
         """One line: how many writes, how many in place, how many bytes copied."""
         kept = len(self.decisions) - len(self.copies)
         return (
-            f"{self.name}: {_counted(len(self.decisions), 'write')}, {kept} in place, {len(self.copies)} copied; "
+            f"{self.name or 'program'}: {_counted(len(self.decisions), 'write')}, {kept} in place, "
+            f"{len(self.copies)} copied; "
             f"{amount(self.bytes_cloned)} cloned, {amount(self.bytes_avoided)} avoided"
         )
 
@@ -327,7 +330,7 @@ def amount(count: int) -> str:
     value = float(count)
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
-        if value < 1024 or unit == "TiB":
+        if round(value, 1) < 1024 or unit == "TiB":
             return f"{value:.1f} {unit}"
     raise AssertionError("unreachable")
 
@@ -344,29 +347,5 @@ def _snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _snapshot(values: Mapping[str, Any]) -> Snapshot:
-    lines = tuple([Line(*line) for line in values["lines"]])
-    return Snapshot(**{**values, "lines": lines, "held": tuple([Held(*held) for held in values["held"]])})
-
-
-def _event(
-    kind: str, storage: str, version: int, node: str, of: str, place: int, region: tuple[Any, Any] | None
-) -> Event:
-    return Event(kind, storage, version, node, of, place, _region(region))
-
-
-def _region(values: tuple[Any, Any] | None) -> Region | None:
-    return None if values is None else Region(values[0], tuple([(count, step) for count, step in values[1]]))
-
-
-def _source(values: Mapping[str, Any] | None) -> Source | None:
-    return Source(**values) if values else None
-
-
-def _decision(values: Mapping[str, Any]) -> Decision:
-    conflict = values["conflict"]
-    if conflict:
-        sources = {k: _source(conflict[k]) for k in ("read_source", "write_source")}
-        regions = {"needed": _region(conflict["needed"]), "written": tuple(map(_region, conflict["written"]))}
-        conflict = Conflict(**{**conflict, **sources, **regions})
-    return Decision(**{**values, "conflict": conflict, "source": _source(values["source"])})
+class _OtherFormat(ValueError):
+    """A report, but of another reink."""

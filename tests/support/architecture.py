@@ -26,7 +26,9 @@ BELOW_CLI = BELOW_BACKENDS | {"backends", "show"}
 BELOW_TRUST = BELOW_CLI | {"api", "judge"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "report": {"errors"},
+    "files": set(),
+    "plain": set(),
+    "report": {"errors", "files", "plain"},
     "core": BELOW_PASSES,
     "passes": BELOW_PASSES,
     "check": BELOW_PASSES | {"check"},
@@ -72,8 +74,8 @@ PARTS_OF_A_PASS = {
     "reink.passes.subgraphs": {"reink.passes.refusals"},
 }
 
-STANDARD_LIBRARY_ONLY = {"errors", "report"}
-WITHOUT_TORCH = {"errors", "report", "show"}
+STANDARD_LIBRARY_ONLY = {"errors", "files", "plain", "report"}
+WITHOUT_TORCH = {"errors", "files", "plain", "report", "show"}
 
 # The one file that may name what torch does not promise to keep. Operators (`torch.ops`) are no modules.
 INTERNALS = "reink.core.torch_internals"

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import typer
@@ -26,8 +26,12 @@ def console() -> Console:
 
 
 def check_file(file: str) -> None:
-    """Refuse, before any work is done, a file of `--json` or `--html` that has no folder."""
-    if file not in ("", "-") and not Path(file).parent.is_dir():
+    """Refuse, before any work is done, a file of `--json` or `--html` that is a folder or has none."""
+    if file in ("", "-"):
+        return
+    if Path(file).is_dir():
+        raise ReinkError("unknown-option", f"{file} is a folder", do="give the name of a file to save in")
+    if not Path(file).parent.is_dir():
         raise ReinkError("not-found", f"no folder {Path(file).parent} to save {file} in")
 
 
@@ -36,6 +40,21 @@ def check_page(file: str) -> None:
     if file == "-":
         raise ReinkError("unknown-option", "--html needs a file", do="give a name, such as --html report.html")
     check_file(file)
+
+
+def check_apart(file: str, others: Iterable[str | Path], what: str) -> None:
+    """Refuse to save in `file` if it is one of the `others`, which are `what`, by whatever path."""
+    if file in ("", "-"):
+        return
+    for other in others:
+        if str(other) not in ("", "-") and _is_same(Path(file), Path(other)):
+            raise ReinkError("unknown-option", f"{file} is {what}", do="give another name to save in")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.samefile(other) and not one.is_char_device()
+    return one.resolve() == other.resolve()
 
 
 def save(write: Callable[[str], None], file: str, then: str = "") -> None:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from reink.cli.answers import check_file, check_page, console, others_print_to_stderr, progress, save
+from reink.cli.answers import check_apart, check_file, check_page, console, others_print_to_stderr, progress, save
 from reink.cli.mistakes import coded, mistakes
 from reink.cli.parameters import HtmlFile, JsonFile, Programs, Strategy, Target, check_strategy
-from reink.cli.target import Program, load
+from reink.cli.target import Program, files_of, load
 from reink.errors import ReinkError
 from reink.report import Report
 from reink.show.terminal import print_report
@@ -32,8 +32,11 @@ def explain(
     check_strategy(strategy)
     check_file(json_file)
     check_page(html_file)
+    check_apart(html_file, [json_file], "the file of --json too")
     with others_print_to_stderr():
         program = load(target)
+        for file in (json_file, html_file):
+            check_apart(file, files_of(program), "the program's own file")
         with progress(f"compiling {target}"):
             report = _compile(program, strategy)
     if json_file == "-":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reink.cli.answers import check_page, console, save
+from reink.cli.answers import check_apart, check_page, console, save
 from reink.cli.mistakes import mistakes, no_file, said
 from reink.cli.parameters import HtmlFile, Programs
 from reink.errors import ReinkError
@@ -28,6 +28,7 @@ def show(
 ) -> None:
     """Print a saved report or draw it as a page, without torch and without compiling again."""
     check_page(html_file)
+    check_apart(html_file, [report], "the report itself")
     if not report.exists():
         raise no_file(report, ".json")
     try:

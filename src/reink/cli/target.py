@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reink.cli.mistakes import near, no_file, refuse
+from reink.cli.mistakes import file_of, near, no_file, refuse
 from reink.errors import ReinkError
 
 SHAPE = "give FILE.py:NAME or MODULE:NAME, where NAME() returns (fn, args) or (fn, args, kwargs)"
@@ -44,6 +44,13 @@ def load(target: str) -> Program:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ReinkError("not-found", f"no {name} in {place}", do=near(name, names))
     return _call(target, getattr(module, name))
+
+
+def files_of(program: Program) -> list[str]:
+    """The files of the user's that `program` was loaded from: the target's, and that of its function."""
+    place = program.target.rpartition(":")[0]
+    file = place if place.endswith(".py") or "/" in place else getattr(sys.modules.get(place), "__file__", None)
+    return [known for known in (file, file_of(program.fn)) if known]
 
 
 def load_code(place: str) -> ModuleType:

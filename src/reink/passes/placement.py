@@ -261,7 +261,7 @@ class Placement:
             choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
         choice.outcome = "saved"
         if choice.reason:
-            choice.do = choice.do or "read the value before the write, or keep a copy of only the part that is needed"
+            choice.do = choice.do or _less(roots, choice.written)
         else:
             choice.reason = "the same call still reads the old value"
             choice.do = "give the call only the part of the old value that it reads"
@@ -315,6 +315,14 @@ class Placement:
         choice.bytes = 0 if write.whole else root.byte_count()
         _charge(choice)
         return root
+
+
+def _less(roots: Live, written: tuple[Place, ...]) -> str:
+    """What to do for fewer bytes than those of `roots`, of which the write destroys the `written` ones."""
+    saved, destroyed = _total([p.byte_count() for _, p in roots]), _total([p.byte_count() for p in written])
+    if saved is not None and destroyed is not None and saved <= destroyed:
+        return "read it before the write; reink already copies only the part that is needed"
+    return "read the value before the write, or keep a copy of only the part that is needed"
 
 
 def _charge(choice: Choice) -> None:

@@ -13,12 +13,13 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import prod
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
-from reink.report import Decision, Report, Source, amount
-from reink.show.words import MEANING, REASONS
+from reink.report import Decision, Region, Report, Source, amount
+from reink.show.words import MEANING, REASONS, TERMS
 
 # Loaded in this order, as one script.
 SCRIPTS = ("data.js", "ledger.js", "stage.js", "chart.js", "table.js", "player.js")
@@ -32,6 +33,7 @@ def page(report: Report) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
         report=report,
+        name=report.name or "program",
         cards=[_card(d) for d in report.copies[:MOST_CARDS]],
         hidden=max(0, len(report.copies) - MOST_CARDS),
         kept=len(report.decisions) - len(report.copies),
@@ -40,6 +42,7 @@ def page(report: Report) -> str:
         avoided=amount(report.bytes_avoided),
         meaning=MEANING,
         reasons=REASONS,
+        terms=TERMS,
         style=Markup(_read("style.css")),
         script=Markup(script),
         digest=digest,
@@ -49,7 +52,7 @@ def page(report: Report) -> str:
 
 def frame(report: Report) -> str:
     """The page inside an element of another page, where it can neither see nor change anything."""
-    title = html.escape(f"reink: {report.name}", quote=True)
+    title = html.escape(f"reink: {report.name or 'program'}", quote=True)
     style = "width:100%;height:860px;border:1px solid #8886;border-radius:8px"
     inner = html.escape(page(report), quote=True)
     return f'<iframe title="{title}" sandbox="allow-scripts" style="{style}" srcdoc="{inner}"></iframe>'
@@ -66,6 +69,7 @@ class Card:
     source: Source | None
     reader: str
     read_source: Source | None
+    needed: str
     definition: str
     why: str
     do: str
@@ -78,13 +82,23 @@ def _card(decision: Decision) -> Card:
         decision.size if decision.bytes is None else amount(decision.bytes),
         decision.outcome,
         f"{decision.operator}({decision.argument})",
-        decision.source,
+        _known(decision.source),
         conflict.read if conflict else "",
-        conflict.read_source if conflict else None,
+        _known(conflict.read_source) if conflict else None,
+        _size(conflict.needed) if conflict else "",
         conflict.definition if conflict else "",
         decision.reason,
         decision.do,
     )
+
+
+def _known(source: Source | None) -> Source | None:
+    return source if source and source.place else None
+
+
+def _size(region: Region | None) -> str:
+    """How many bytes a region has; nothing when that is symbolic."""
+    return amount(prod(count for count, _ in region.dims)) if region else ""
 
 
 def _embedded(report: Report) -> str:

@@ -196,7 +196,7 @@ def _size(decision: Decision) -> str:
 
 
 def _place(source: Source | None) -> str:
-    return f"{source.file.rsplit('/', 1)[-1]}:{source.line}" if source else ""
+    return source.place if source else ""
 
 
 def _totals(report: Report) -> RenderableType:

@@ -18,8 +18,8 @@ MEANING = MappingProxyType(
 REASONS = MappingProxyType(
     {
         "a later read needs the old value": (
-            "A line that runs after the write still reads what the write destroys. Read it before the write, or keep "
-            "a clone() of only the part that is needed."
+            "A line that runs after the write still reads what the write destroys. Read it before the write; where "
+            "it needs more than the write changes, a clone() of only the part that is needed is smaller."
         ),
         "the same call still reads the old value": (
             "One call writes a tensor and reads what it held before. The part that it reads is copied first; give the "
@@ -45,5 +45,21 @@ REASONS = MappingProxyType(
         "eager returns memory of its own here": (
             "Two results, or a result and an input, would share memory that eager keeps apart. Return one of them only."
         ),
+    }
+)
+
+# Other words of a page that a newcomer may not know.
+TERMS = MappingProxyType(
+    {
+        "pure graph": "the program with each write turned into a new value; its names are not those of your program",
+        "storage": "the memory behind one tensor and all of its views",
+        "version": "how often a storage has been written: each write makes the next one",
+        "epilogue": "the copies at the end of the pure graph that bring new values into the inputs they belong to",
+        "getitem": "takes one result out of several that a call returned",
+        "auto_functionalized_v2": "how a pure graph holds a custom operator that writes: it returns what was written",
+        "strategy v1, v2": "how a custom operator's written operands are described: each for itself (v1), or as views "
+        "of the tensors that they share (v2)",
+        "ownership": "the check that every write goes to memory that no one still needs",
+        "well-formed": "the check that the graph is one that PyTorch can run",
     }
 )

@@ -89,18 +89,22 @@ class Chart {
     return draw("g", { class: curve.key }, draw("path", { class: "curve", d: path }));
   }
 
-  /** A ring and an amount at each peak; equal amounts at one height are written once. */
+  /** A ring and an amount at each peak; amounts that would lie on another move down, equal ones are written once. */
   peaks() {
     const marks = [];
-    const heights = [];
+    const labels = [];
     for (const curve of curves) {
       const x = this.x((curve.peakLine + 0.5) / (curve.last + 1));
       const y = this.y(curve.peak);
       marks.push(draw("g", { class: curve.key }, draw("circle", { class: "peak", cx: x, cy: y, r: 4.5 })));
-      if (heights.some((h) => Math.abs(h - y) < 14)) continue;
-      heights.push(y);
+      const words = amount(curve.peak);
+      const near = labels.filter((label) => Math.abs(label.x - x) < 150);
+      if (near.some((label) => label.words === words)) continue;
+      const fits = (at) => at < HEIGHT - EDGE.bottom && near.every((label) => Math.abs(label.y - at) >= 14);
+      const top = [y - 8, y + 18, y + 32, y + 46, y - 22].find(fits) ?? y - 8;
+      labels.push({ x, y: top, words });
       const anchor = x > this.drawn - 140 ? "end" : "start";
-      marks.push(draw("text", { class: "label", x: x + (anchor === "end" ? -9 : 9), y: y - 8, "text-anchor": anchor }, amount(curve.peak)));
+      marks.push(draw("text", { class: "label", x: x + (anchor === "end" ? -9 : 9), y: top, "text-anchor": anchor }, words));
     }
     return marks;
   }
@@ -129,7 +133,8 @@ class Chart {
     const x = this.x(fraction);
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
-    this.tip.style.left = `${x > this.drawn / 2 ? x - 316 : x + 16}px`;
+    const { top, bottom } = this.box.getBoundingClientRect();
+    this.tip.classList.toggle("above", bottom + 150 > innerHeight && top > 150);
     this.tip.replaceChildren(...curves.map((curve) => this.lines(curve, fraction)));
   }
 
@@ -138,7 +143,7 @@ class Chart {
     const held = heldAt(curve, line);
     const names = held.slice(0, 5).map((h) => `${h.name} ${amount(h.bytes)}`).join(", ");
     return make("p", curve.key, make("span", "key"), make("strong", "", amount(curve.live[line])), ` ${curve.title}`, make("br"),
-      make("code", "", curve.program.rows[line].text.slice(0, 80)), make("br"),
+      make("code", "", curve.program.rows[line].text && cut(curve.program.rows[line].text, 80)), make("br"),
       make("span", "quiet", names + (held.length > 5 ? `, and ${held.length - 5} more` : "")));
   }
 }
@@ -150,7 +155,7 @@ function peakTable() {
     const held = heldAt(curve, curve.peakLine);
     const names = held.slice(0, 6).map((h) => h.name).join(", ") + (held.length > 6 ? `, and ${held.length - 6} more` : "");
     return make("tr", curve.key, make("td", "", make("span", "key"), curve.title), make("td", "amount", amount(curve.peak) + (curve.unknown ? " + ?" : "")),
-      make("td", "", make("code", "", curve.program.rows[curve.peakLine].text.slice(0, 100))), make("td", "", make("code", "", names)));
+      make("td", "", make("code", "", cut(curve.program.rows[curve.peakLine].text, 100))), make("td", "", make("code", "", names)));
   });
   return make("div", "scroll", make("table", "", make("thead", "", head), make("tbody", "", ...rows)));
 }

@@ -29,13 +29,15 @@ function amount(count) {
   let value = count;
   for (const unit of ["KiB", "MiB", "GiB", "TiB"]) {
     value /= 1024;
-    if (value < 1024 || unit === "TiB") return `${value.toFixed(1)} ${unit}`;
+    if (Number(value.toFixed(1)) < 1024 || unit === "TiB") return `${value.toFixed(1)} ${unit}`;
   }
 }
 
 const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-const shortFile = (file) => file.slice(file.lastIndexOf("/") + 1);
-const placeOf = (source) => (source ? `${shortFile(source.file)}:${source.line}` : "");
+const shortFile = (file) => file.split(/[\\/]/).pop();
+const placeOf = (source) => (source && (source.file || source.line) ? `${shortFile(source.file)}:${source.line}` : "");
+/** At most `most` letters, and three dots where some are left out. */
+const cut = (text, most) => (text.length > most ? `${text.slice(0, most)}\u2026` : text);
 const isCopy = (decision) => decision.bytes !== 0;
 const sizeOf = (decision) => (decision.bytes === null ? decision.size : amount(decision.bytes));
 

@@ -25,7 +25,7 @@ function subject(call) {
   const row = calls[call];
   const line = report.sources[row.source];
   const alone = [calls[call - 1], calls[call + 1]].every((other) => !other || other.source !== row.source);
-  if (!line) return [code(row.text), " "];
+  if (!line || !line.line) return [code(row.text), " "];
   return alone && line.text ? [`Line ${line.line}, `, code(line.text), ", "] : [`Line ${line.line}: `, code(row.text), " "];
 }
 
@@ -52,23 +52,24 @@ function narrateEnd(now) {
 function narrateSecond(step) {
   if (step.kind === "intro") return ["In the pure graph every write makes new memory. Now each gets its old memory back, if nothing still needs what it would overwrite."];
   const decision = report.decisions[step.decision];
-  const where = decision.source ? [code(decision.source.text || placeOf(decision.source)), " "] : [];
+  const line = decision.source && (decision.source.text || placeOf(decision.source));
+  const where = [code(line || `${decision.operator}(${decision.argument})`), " "];
   if (!isCopy(decision)) return [...where, decision.outcome === "hoisted" ? "goes in place: the read that stood in the way could move before it." : "goes in place: nothing needs the old bytes any more."];
   const reader = decision.conflict && decision.conflict.read_source;
-  const because = reader ? ["because ", code(reader.text), " still reads the old value. "] : decision.reason ? [`because ${decision.reason}. `] : [];
+  const because = reader && reader.text ? ["because ", code(reader.text), " still reads the old value. "] : decision.reason ? [`because ${decision.reason}. `] : [];
   return [...where, `costs a copy of ${sizeOf(decision)} `, ...because, decision.do ? `To change it: ${decision.do}.` : ""];
 }
 
 function narrateThird(step) {
   const copied = report.decisions.filter(isCopy).length;
   if (step.kind === "intro") return ["On the left what you wrote, on the right what runs instead: the same writes, in place again", copied ? `, and ${counted(copied, "copy").replace("copys", "copies")} in amber.` : ", and no copy."];
-  if (step.kind === "end") return ["Done. ", curves.map((c) => `${c.title}: ${amount(c.peak)} at most`).join("; "), "."];
+  if (step.kind === "end") return ["Done. ", curves.length ? `The most memory held at once: ${curves.map((c) => `${amount(c.peak)} ${c.title}`).join("; ")}.` : ""];
   const row = programs.lowered.rows[step.line];
   const captured = capturedOf(row);
   const order = orderOf.get(captured);
   const source = order === undefined ? null : report.sources[calls[order].source];
-  const from = order === undefined ? [] : source ? ["comes from line ", String(source.line), ", ", code(source.text), ". "] : ["comes from ", code(calls[order].text), ". "];
-  const role = { write: "It writes where your program wrote. ", copy: "This copy is not in your program: a decision asks for it. " }[row.role] || "";
+  const from = order === undefined ? [] : source && source.line ? ["comes from line ", String(source.line), ", ", code(source.text), ". "] : ["comes from ", code(calls[order].text), ". "];
+  const role = { write: isReuse(row) ? "Your program made a new tensor here; this takes memory that is free again. " : "It writes where your program wrote. ", copy: "This copy is not in your program: a decision asks for it. " }[row.role] || "";
   return [code(row.text), " ", ...from, role];
 }
 
@@ -84,8 +85,8 @@ class Player {
     byId("play").addEventListener("click", () => this.toggle());
     [1, 2, 3].forEach((act) => this.act(act));
     document.addEventListener("keydown", (event) => this.key(event));
-    window.addEventListener("hashchange", () => this.follow());
-    if (!this.follow()) this.go(0);
+    window.addEventListener("pageshow", () => this.at >= 0 && this.showPlace());
+    new ResizeObserver(() => this.fitMarks()).observe(byId("marks"));
   }
 
   act(act) {
@@ -102,19 +103,26 @@ class Player {
     byId("marks").append(mark);
   }
 
-  /** Go where the address says: ``#decision-12`` or ``#step-12``. Whether it said anything. */
-  follow() {
-    const [, kind, number] = location.hash.match(/^#(decision|step)-(\d+)$/) || [];
-    const decision = kind === "decision" ? decisionById.get(Number(number)) : undefined;
-    const found = kind === "step" ? Number(number) : decision === undefined ? -1 : actStart[1] + 1 + decision;
-    if (found < 0 || found >= steps.length || (kind === "decision" && actStart[1] < 0)) return false;
-    this.pause();
-    this.go(found);
-    byId("story").scrollIntoView({ block: "start", behavior: "instant" });
-    return true;
+  /** Shorten the names of acts that begin so close together that they would lie on each other. */
+  fitMarks() {
+    const marks = [...byId("marks").children];
+    marks.forEach((mark) => { mark.textContent = `act ${marks.indexOf(mark) + 4 - marks.length}`; });
+    marks.forEach((mark, k) => {
+      const next = marks[k + 1];
+      if (next && next.offsetLeft < mark.offsetLeft + mark.offsetWidth + 4) mark.textContent = mark.textContent.slice(4);
+      if (next && next.offsetLeft < mark.offsetLeft + mark.offsetWidth) mark.textContent = "";
+    });
   }
 
-  go(index) {
+  /** Go to a step that a link names, and bring the story into view. */
+  visit(index) {
+    this.pause();
+    this.go(index, false);
+    byId("story").scrollIntoView({ block: "start", behavior: "instant" });
+  }
+
+  /** Show step `index`; `told`: the address says so from now on. */
+  go(index, told = true) {
     if (!steps.length) return;
     const at = Math.min(steps.length - 1, Math.max(0, index));
     if (at === this.at) return;
@@ -122,12 +130,27 @@ class Player {
     const step = steps[at];
     [null, showFirst, showSecond, showThird][step.act](step, at);
     byId("narration").replaceChildren(...narrate(step));
-    byId("slider").value = String(at);
+    this.showPlace();
     byId("slider").setAttribute("aria-valuetext", `act ${step.act}, step ${at + 1} of ${steps.length}`);
     byId("counter").textContent = `step ${at + 1} of ${steps.length}`;
     [1, 2, 3].forEach((act) => byId(`act-${act}`).setAttribute("aria-pressed", String(act === step.act)));
-    for (const [id, end] of [["first", 0], ["back", 0], ["next", steps.length - 1], ["last", steps.length - 1]]) byId(id).disabled = at === end;
+    for (const [id, end] of [["first", 0], ["back", 0], ["next", steps.length - 1], ["last", steps.length - 1]]) this.enable(id, at !== end);
     table.mark(step.kind === "decision" ? report.decisions[step.decision] : null);
+    if (told && !this.timer) setAddress(addressOf(at), false);
+  }
+
+  showPlace() {
+    byId("slider").value = String(this.at);
+  }
+
+  /** A button that has the focus and is no longer of use passes it on to the one for the other way. */
+  enable(id, enabled) {
+    const had = !enabled && document.activeElement === byId(id);
+    byId(id).disabled = !enabled;
+    if (!had) return;
+    const other = byId({ first: "next", back: "next", next: "back", last: "back" }[id]);
+    other.disabled = false;
+    other.focus();
   }
 
   toggle() {
@@ -151,15 +174,14 @@ class Player {
 
   pause() {
     clearTimeout(this.timer);
+    if (this.timer) setAddress(addressOf(this.at), false);
     this.timer = 0;
     byId("play").dataset.state = "paused";
     byId("play").setAttribute("aria-label", "Play");
   }
 
   key(event) {
-    const target = event.target;
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
-    if (event.key === " " && /^(BUTTON|SUMMARY|A)$/.test(target.tagName)) return;
+    if (!this.isMeant(event)) return;
     const moves = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, Home: 0, End: steps.length - 1, 1: actStart[0], 2: actStart[1], 3: actStart[2] };
     if (event.key === " ") this.toggle();
     else if (event.key in moves && moves[event.key] !== undefined) {
@@ -168,11 +190,74 @@ class Player {
     } else return;
     event.preventDefault();
   }
+
+  /** Whether a key is for the story: it is in view, and what has the focus has no use for the key itself. */
+  isMeant(event) {
+    const target = event.target;
+    const { top, bottom } = byId("story").getBoundingClientRect();
+    if (event.ctrlKey || event.metaKey || event.altKey || bottom < 80 || top > innerHeight - 80) return false;
+    if (target === byId("slider")) return /^[ 123]$/.test(event.key);
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return false;
+    if (target !== document.body && target !== document.documentElement && !byId("story").contains(target)) return false;
+    if (event.key === " " && /^(BUTTON|SUMMARY|A)$/.test(target.tagName)) return false;
+    if (!target.matches(".list, .middle")) return true;
+    const across = event.key.startsWith("Arrow");
+    return across ? target.scrollWidth <= target.clientWidth : target.scrollHeight <= target.clientHeight || /^[123]$/.test(event.key);
+  }
 }
 
-if (steps.length) {
-  const player = new Player();
-  window.addEventListener("beforeprint", () => player.pause());
-} else {
-  byId("story").hidden = true;
+const player = steps.length ? new Player() : null;
+
+/** The part of the address that leads to a step: a decision by its own number. */
+function addressOf(at) {
+  const step = steps[at];
+  return step.kind === "decision" ? `#decision-${report.decisions[step.decision].id}` : `#step-${at + 1}`;
 }
+
+/** Change the address, as a place to come `back` to or not. A page in a frame has none that could be changed. */
+function setAddress(hash, back) {
+  if (location.hash === hash) return;
+  try {
+    history[back ? "pushState" : "replaceState"](null, "", hash);
+  } catch {
+    // the story goes on without
+  }
+}
+
+/** Go where `hash` says: `#decision-12`, `#step-12`, or nothing for the start. Whether it said anything. */
+function follow(hash) {
+  if (hash === "" || hash === "#") {
+    if (player) player.go(0, false);
+    return true;
+  }
+  const [, kind, number] = hash.match(/^#(decision|step)-(\d+)$/) || [];
+  const decision = kind === "decision" ? decisionById.get(Number(number)) : undefined;
+  const found = kind === "step" ? Number(number) - 1 : decision === undefined ? -1 : actStart[1] + 1 + decision;
+  if (decision !== undefined && actStart[1] < 0) table.show(report.decisions[decision]);
+  else if (player && found >= 0 && found < steps.length) player.visit(found);
+  else return false;
+  return true;
+}
+
+/** A link within the page leads on each click, also where the address says so already. */
+function clicked(event) {
+  const link = event.target.closest('a[href^="#"]');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  const hash = link.getAttribute("href");
+  const named = byId(hash.slice(1));
+  const folded = named && named.closest("details");
+  if (folded) folded.open = true;
+  if (follow(hash)) {
+    setAddress(hash, true);
+    if (player && actStart[1] >= 0) byId("play").focus({ preventScroll: true }); // the keys are for the story now
+  } else if (location.protocol === "about:" && named) named.scrollIntoView();
+  else return;
+  event.preventDefault();
+}
+
+document.addEventListener("click", clicked);
+window.addEventListener("hashchange", () => follow(location.hash));
+if (!follow(location.hash) && player) player.go(0, false);
+if (player) window.addEventListener("beforeprint", () => player.pause());
+byId("story").hidden = !player;
+byId("keys").hidden = !player;

@@ -130,7 +130,10 @@ function showFirst(step, index) {
       if (row.call <= current) element.classList.add("done");
       if (row.call === current) element.classList.add("now");
       if (row.call <= current) note(element, newName(row.call));
-    } else if (row.kind === "source" && row.last <= current) element.classList.add("done");
+    } else if (row.kind === "source") {
+      if (row.last <= current) element.classList.add("done");
+      if (row.first <= current && current <= row.last) element.classList.add("at");
+    }
   }), rowOfCall.get(Math.min(current, calls.length - 1)) ?? 0);
   byId("middle").replaceChildren(...ledgerCards(step, ledger.at(step.to)));
   const before = index > 0 ? steps[index - 1].lines : 0;
@@ -228,7 +231,7 @@ function introCard() {
     : "This program writes no tensor, so there is nothing to decide.");
 }
 
-const lineOf = (source) => make("span", "", make("span", "place", placeOf(source)), " ", make("code", "", source.text));
+const lineOf = (source) => make("span", "", make("span", "place", placeOf(source)), " ", source.text ? make("code", "", source.text) : "");
 
 function decisionCard(decision) {
   const copied = isCopy(decision);
@@ -236,12 +239,12 @@ function decisionCard(decision) {
   card.append(make("h3", "", make("strong", "", copied ? `${decision.outcome}: ${sizeOf(decision)} copied` : `${decision.outcome}: nothing copied`)));
   const list = make("dl", "why");
   const row = (label, ...content) => list.append(make("dt", "", label), make("dd", "", ...content));
-  row("write", ...(decision.source ? [lineOf(decision.source)] : [make("code", "", `${decision.operator}(${decision.argument})`)]));
+  row("write", ...(placeOf(decision.source) ? [lineOf(decision.source)] : [make("code", "", `${decision.operator}(${decision.argument})`)]));
   const conflict = decision.conflict;
   if (conflict && copied) {
-    if (conflict.read_source) row("read", lineOf(conflict.read_source));
-    else row("read", conflict.read === "output" ? "what the program returns" : make("code", "", conflict.read));
-    row("needs", make("code", "", conflict.definition), ", which the write would overwrite");
+    if (placeOf(conflict.read_source)) row("read", lineOf(conflict.read_source));
+    else row("read", readerOf(conflict));
+    row("needs", neededOf(conflict), ", as it was before the write");
   }
   if (decision.reason) row("why", reasonLink(decision.reason));
   if (decision.do) row("change", make("strong", "", decision.do));
@@ -249,6 +252,14 @@ function decisionCard(decision) {
   if (decision.avoided) row("avoided", `${amount(decision.avoided)} that a clone would have copied`);
   card.append(...conflictBars(decision), list);
   return card;
+}
+
+/** What a later read needs: so many bytes, and their name, which no line of the user's has. */
+function neededOf(conflict) {
+  const name = make("span", "", make("code", "", conflict.definition), " of the pure graph");
+  if (!conflict.needed) return name;
+  const count = conflict.needed[1].reduce((product, [number]) => product * number, 1);
+  return make("span", "", `${amount(count)} (`, name, ")");
 }
 
 /** The bytes that are written and those that are still needed, each to scale in the storage. */
@@ -280,7 +291,13 @@ if (programs.lowered) {
   calls.forEach((row, call) => row.role === "pure" && !kept.has(row.node) && gone.add(call));
 }
 
-const ROLES = { write: ["green", "in place"], copy: ["amber", "copy"], epilogue: ["violet", "into the input"] };
+/** Whether the calls that came of a call are no longer in the graph that the writes were decided for. */
+const isRemoved = (call) => Boolean(programs.pure) && !(madeBy.get(call) || []).some((node) => programs.pure.at.has(node));
+
+const ROLES = { write: ["green", "in place"], reuse: ["", "uses memory again"], copy: ["amber", "copy, added by reink"] };
+
+/** Whether a row writes where the program wrote nothing: reink gives it memory that nobody needs any more. */
+const isReuse = (row) => row.role === "write" && !decisionsAt.has(row.of);
 
 function showThird(step) {
   byId("middle-title").textContent = "Memory while it runs";
@@ -288,17 +305,16 @@ function showThird(step) {
   const rows = programs.lowered.rows;
   const call = step.kind === "line" ? orderOf.get(capturedOf(rows[step.line])) : undefined;
   left.show(program.length, (k) => programRow(k, (row, element) => {
+    if (row.kind === "source" && row.first <= call && call <= row.last) element.classList.add("at");
     if (row.kind !== "op") return;
     if (row.call === call) element.classList.add("now");
-    if (gone.has(row.call)) note(element, tag("", "fell away"));
+    if (gone.has(row.call)) note(element, tag("", isRemoved(row.call) ? "removed by a pass" : "fell away"));
   }), call === undefined ? (step.kind === "end" ? program.length - 1 : 0) : rowOfCall.get(call));
   right.show(rows.length, (k) => {
     const element = graphRow(rows[k], k === step.line ? "now" : "");
-    const known = ROLES[rows[k].role];
-    if (known && rows[k].role !== "epilogue") {
-      note(element, tag(...known));
-      if (rows[k].role === "copy") element.classList.add("amber");
-    }
+    const role = isReuse(rows[k]) ? "reuse" : rows[k].role;
+    if (ROLES[role]) note(element, tag(...ROLES[role]));
+    if (role === "copy") element.classList.add("amber");
     return element;
   }, Math.min(step.line, rows.length - 1));
   byId("middle").replaceChildren(...memoryCards(step, call));
