@@ -127,7 +127,7 @@ def test_a_right_program_is_verified_on_every_kind_of_input(strategy: str) -> No
         "alias patterns in turn": "ok",
     }
     assert all(r.graphs for r in answer.runs), "a run that compiled nothing compares eager with eager"
-    assert [(v.check, v.ok) for v in answer.checks()] == [("well-formed", True), ("ownership", True)]
+    assert [(v.check, v.ok) for v in answer.checks()] == [("well-formed", True), ("ownership", True), ("values", True)]
     assert answer.verdict().startswith("yes: 12 runs agree with eager; ")
     assert answer.strategy == strategy
 
@@ -275,7 +275,7 @@ def test_a_fallback_is_right_and_not_verified(monkeypatch: pytest.MonkeyPatch) -
     assert not answer
     assert {r.outcome for r in answer.compared} == {"ok"}
     assert "ownership check failed: a stale read" in answer.verdict()
-    assert [(v.check, v.ok) for v in answer.checks()] == [("well-formed", True), ("ownership", False)]
+    assert [(v.check, v.ok) for v in answer.checks()] == [("well-formed", True), ("ownership", False), ("values", True)]
 
 
 def test_more_alias_patterns_than_variants_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
