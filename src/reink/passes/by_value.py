@@ -47,8 +47,8 @@ class NewBase:
 class TakenApart:
     """A call that was taken apart. What was replaced is kept, each with the nodes that used it."""
 
-    def __init__(self, bases: list[NewBase]) -> None:
-        self.bases = bases
+    def __init__(self, call: Node, bases: list[NewBase]) -> None:
+        self.call, self.bases = call, bases
         self._replaced: list[tuple[Node, Node, tuple[Node, ...]]] = []
 
     def replace(self, old: Node, new: Node) -> None:
@@ -75,8 +75,12 @@ class TakenApart:
             else:
                 self.replace(view, value)
 
+    def replaced(self) -> list[Node]:
+        """The call, and what something else stands for now."""
+        return [self.call, *(old for old, _, _ in self._replaced)]
+
     def undo(self) -> None:
-        """Use the results of the call again. The new nodes stay behind, without use."""
+        """Use the results of the call again."""
         for old, new, users in reversed(self._replaced):
             for user in users:
                 user.replace_input_with(new, old)
@@ -89,6 +93,7 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
     """
     plan = decide()
     graph = plan.program.graph
+    before = set(graph.nodes)
     if dice is not None:
         calls = [n for n in graph.nodes if n.target is auto_functionalized_v2 and dice.random() < TAKEN_BY_CHANCE]
     else:
@@ -101,13 +106,22 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
         taken.look_past()
     refresh_values(graph)
     other = decide()
-    before, after = _bytes(plan), _bytes(other)
-    if dice is not None or (before is not None and after is not None and after < before):
+    copied, left = _bytes(plan), _bytes(other)
+    if dice is not None or (copied is not None and left is not None and left < copied):
+        _sweep(graph, {old for taken in apart for old in taken.replaced()})
         return other
     for taken in reversed(apart):
         taken.undo()
+    _sweep(graph, set(graph.nodes) - before)
     refresh_values(graph)
     return plan
+
+
+def _sweep(graph: torch.fx.Graph, nodes: set[Node]) -> None:
+    """Erase those of `nodes` that nobody uses."""
+    for node in reversed(graph.nodes):
+        if node in nodes and not node.users:
+            graph.erase_node(node)
 
 
 def _costly(plan: Plan) -> list[Node]:
@@ -230,7 +244,7 @@ class _TakingApart:
                 self.ledger.open(place.buffer, old)
 
     def _replaced(self, call: Node, count: int) -> TakenApart:
-        taken = TakenApart(list(self.bases.values()))
+        taken = TakenApart(self.call, list(self.bases.values()))
         for user in list(self.call.users):
             if facts_of(user.target).kind is not Kind.GETITEM:
                 continue
