@@ -23,7 +23,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def copied_bytes(graph: torch.fx.Graph, *, drop: bool = False) -> int:
-    """Bytes that the clone and copy_ nodes of a graph write, and the updates that scatters write.
+    """Bytes that the clone and copy_ nodes of a graph write, and scatters: their results, and the updates in them.
 
     `drop`: leave out the clones that the pass drops.
     """
@@ -37,9 +37,7 @@ def copied_bytes(graph: torch.fx.Graph, *, drop: bool = False) -> int:
             old, new = _bytes(node.args[0].meta["val"]), _bytes(node.meta["val"])
             total += old if new > old else 0
         elif node.target in SCATTERS:
-            total += _bytes(node.args[1].meta["val"])
-            if node.target is aten.as_strided_scatter.default and len(node.args) > 4:
-                total += _bytes(node.meta["val"])  # from an absolute offset: made as a copy, and a write into it
+            total += _bytes(node.args[1].meta["val"]) + _bytes(node.meta["val"])
     return total
 
 

@@ -71,7 +71,7 @@ def _field(kind: Any, name: str, read: Reader, value: Any) -> Any:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    listed: Sequence[Any] = _expect(value, type(value) in (list, tuple), "list")
+    listed: Sequence[Any] = _expect(value, isinstance(value, (list, tuple)), "list")
     return listed
 
 
