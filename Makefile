@@ -16,7 +16,8 @@ setup: $(STAMP)  ## make .venv with reink and its pinned development tools, and 
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 	if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
 	  echo "installing chromium"; \
-	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null && exit 0; \
+	  timeout 60 apt-get -qq -o Acquire::Retries=0 update && \
+	  timeout 300 apt-get -qq install -y --no-install-recommends chromium >/dev/null && exit 0; \
 	fi; \
 	echo "no chromium: the tests of the page in a browser will be skipped"
 
