@@ -30,6 +30,13 @@ def buffer_beside_a_weight(weight: Tensor, buffer: Tensor) -> Tensor:
     return (weight * buffer).sum()
 
 
+@program("one_tensor_twice_in_a_list", _trained, grad_mode="grad", handed_over=True, zero_extra=False)
+def one_tensor_twice_in_a_list(leaf: Tensor) -> Tensor:
+    y = leaf * 1
+    torch._foreach_mul_([y, y], 2)
+    return y
+
+
 @program("gradient_through_a_write", _trained, grad_mode="grad", handed_over=True, zero_extra=False)
 def gradient_through_a_write(leaf: Tensor) -> tuple[Tensor, Tensor]:
     # pytorch#128035

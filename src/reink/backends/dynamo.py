@@ -90,8 +90,9 @@ def _around(run: Callable[..., Any], wrappers: Wrappers) -> Callable[..., Any]:
 def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: ReinkError) -> Callable[..., Any]:
     """The graph under the stock pipeline; `reason` is raised where stock refuses as well.
 
-    Stock takes the way in which inputs overlap for fixed, and gets some ways wrong; and of random numbers written in
-    place it makes others than eager. Where either happens, the graph runs as the user wrote it.
+    Stock takes the way in which inputs overlap for fixed, and gets some ways wrong; of random numbers written in place
+    it makes others than eager; and of two writes to one tensor in a list it loses one. Where any of these happens, the
+    graph runs as the user wrote it.
     """
     log.info("handed to the stock pipeline (aot_eager): %s [%s]", reason.what, reason.code)
     if reason.code != "tensor-subclass":
@@ -100,6 +101,9 @@ def _handed_over(module: torch.fx.GraphModule, inputs: Sequence[Any], reason: Re
             return module.forward
         if _writes_random_numbers(module):
             log.info("random numbers are written in place: the captured program runs as it stands")
+            return module.forward
+        if _lists_one_twice(module):
+            log.info("a list holds one tensor twice: the captured program runs as it stands")
             return module.forward
     try:
         run: Callable[..., Any] = stock_backend("aot_eager")(module, list(inputs))
@@ -122,6 +126,12 @@ def _writes_random_numbers(module: torch.fx.GraphModule) -> bool:
     """Whether the graph fills a tensor with random numbers in place."""
     names = (getattr(n.target, "__name__", n.target) for n in module.graph.nodes)
     return any(str(name).removeprefix("Tensor.") in RANDOM_WRITES for name in names)
+
+
+def _lists_one_twice(module: torch.fx.GraphModule) -> bool:
+    """Whether an operator is given a list with one tensor in it twice: stock loses one of the two writes."""
+    lists = (a for n in module.graph.nodes if n.op == "call_function" for a in n.args if isinstance(a, (list, tuple)))
+    return any(len({id(v) for v in a}) < len(a) for a in lists if all(isinstance(v, torch.fx.Node) for v in a))
 
 
 def _overlap(inputs: Sequence[Any]) -> bool:
