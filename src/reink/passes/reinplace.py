@@ -41,7 +41,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 # Looked up once: reading a member of an Enum, or an operator of torch.ops, runs Python code.
-_COPY, _VIEW_DTYPE = aten.copy.default, aten.view.dtype
+_COPY = aten.copy.default
 _VIEW, _VIEW_LIST, _GETITEM, _PURE, _SUBGRAPH = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PURE, Kind.SUBGRAPH
 _NOTHING, _RUN, _IN_PLACE, _CALL = Action.NOTHING, Action.RUN, Action.IN_PLACE, Action.CALL
 
@@ -62,8 +62,6 @@ def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | 
 class _Reinplacer:
     def __init__(self, program: Program, reorder: bool, dice: random.Random | None) -> None:
         self.program, self.reorder, self.dice = program, reorder, dice
-        self.signature = program.signature
-        self.results = program.results()
         self.needed = needed = Needed(program)
         self.facts, self.inputs_of = needed.facts, needed.inputs
         self.state = Placement(program, needed, self._visit, dice)
@@ -73,9 +71,8 @@ class _Reinplacer:
         self.inputs: list[Place | None] = []
         # memory that nobody else knows, whatever the schema of a custom operator may keep to itself
         self.own: set[Buffer] = set()
-        # writes that wait until something needs their value, so that readers of the old one come first
-        self.late: set[Node] = set()
-        self.waits = True
+        # writes may wait until something needs their value, so that readers of the old one come first; some do
+        self.waits, self.late = True, False
 
     # -- the walk --------------------------------------------------------------------------------
 
@@ -252,26 +249,16 @@ class _Reinplacer:
             return
         step = Step(node, Action.COPY_INTO, None, source)
         chain = self.state.write_backs.follow(node, base)
-        choice = self._choice(node, "aten.copy_.default", "self", base)
+        choice = Choice(node, "aten.copy_.default", "self", "in place", 0, base.byte_count(), base)
         clash = update is not None and may_overlap(update, window)
-        write = Write(
-            node,
-            step,
-            choice,
-            base,
-            [window],
-            chain,
-            base is window,
-            clash,
-            may_wait=self.waits and node not in self.late,
-        )
+        write = Write(node, step, choice, base, [window], chain, base is window, clash, may_wait=self.waits)
         home = self.state.settle(write)
         assert home is not None
         if home is LATER:
-            self.choices[:] = [c for c in self.choices if c is not choice]
-            self.late.add(node)
+            self.late = True
             self.state.take_back(node)
             return
+        self.choices.append(choice)
         if write.clash and home is base and update is not None:
             self.state.save(step, [(source, update)], write.choice)
         step.place = window if home is base else _window(home, node)
