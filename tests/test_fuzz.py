@@ -242,6 +242,22 @@ def test_random_programs_through_torch_compile() -> None:
     assert campaign.by_kind()["ok"] > 0.5 * len(COMPILED)
 
 
+def test_a_branch_is_captured_without_dynamo_and_writes_what_lies_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a tensor in a list, and one that is an operand as well; the program is compared with eager."""
+    monkeypatch.setattr(torch, "cond", None)
+    monkeypatch.setattr(torch, "while_loop", None)
+    text = (
+        "v0, v1 = a0[0], list(a0[1:].unbind())\n"
+        "def yes(t):\n    v0.add_(t)\n    v1[0].mul_(2)\n    return v0 + v1[1]\n"
+        "v2 = branch(a1.sum() > 3, yes, lambda t: t - v0, a1)\n"
+        "def body(i, t):\n    v1[1].add_(i)\n    return i + 1, t + v0\n"
+        "_, v3 = loop(lambda i, t: i < 3, body, torch.tensor(0), v2.clone())"
+    )
+    program = sample((Statement("control", text, ("v0", "v1", "v2", "v3")),), ("v0", "v2", "v3"))
+    outcome = run_program(program, Settings())
+    assert outcome.kind == "ok", outcome.detail
+
+
 def test_every_kind_of_fault_is_injected_and_caught() -> None:
     assert len(FAULTS) >= 9
     caught = [run_program(generate(SEED, n), Settings(inject=12)) for n in (0, 2, 4)]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reink.fuzz.lifting import lifted_branch, lifted_loop
 from reink.fuzz.operators import ops, source_of
 from reink.judge import GradMode
 
@@ -24,16 +25,16 @@ _CONTROL = re.compile(r"\b(branch|loop)\(")
 
 
 def branch(flag: Tensor, yes: Callable[..., Tensor], no: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """``torch.cond`` where the program is traced; in eager, which lets no branch write, the branch in Python."""
-    if torch.compiler.is_compiling() or type(flag) is not Tensor:
+    """``torch.cond`` where the program is compiled; in eager, which lets no branch write, the branch in Python."""
+    if torch.compiler.is_compiling():
         taken: Tensor = torch.cond(flag, yes, no, operands)
         return taken
     return yes(*operands) if flag else no(*operands)
 
 
 def loop(goes_on: Callable[..., Tensor], body: Callable[..., Any], *state: Tensor) -> tuple[Tensor, ...]:
-    """``torch.while_loop`` where the program is traced; in eager the loop in Python."""
-    if torch.compiler.is_compiling() or type(state[0]) is not Tensor:
+    """``torch.while_loop`` where the program is compiled; in eager the loop in Python."""
+    if torch.compiler.is_compiling():
         last: tuple[Tensor, ...] = torch.while_loop(goes_on, body, state)
         return last
     while goes_on(*state):
@@ -42,7 +43,8 @@ def loop(goes_on: Callable[..., Tensor], body: Callable[..., Any], *state: Tenso
 
 
 # What the text of a program may name besides its own values.
-GLOBALS: dict[str, Any] = {"torch": torch, "ops": ops, "branch": branch, "loop": loop}
+GLOBALS: dict[str, Any] = {"torch": torch, "ops": ops, "branch": lifted_branch(branch), "loop": lifted_loop(loop)}
+_SHOWN: dict[str, Callable[..., Any]] = {"branch": branch, "loop": loop}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class FuzzProgram:
     def file(self, about: str) -> str:
         """A file that needs only PyTorch; run with the name of a back end it prints what differs, and exits 1."""
         operators = source_of(_OPERATOR.findall(self.text()))
-        control = [inspect.getsource(GLOBALS[name]) for name in sorted(set(_CONTROL.findall(self.text())))]
+        control = [inspect.getsource(_SHOWN[name]) for name in sorted(set(_CONTROL.findall(self.text())))]
         mode = "contextlib.nullcontext" if self.gradients else "torch.no_grad"
         head = _HEAD.format(about=about.replace('"""', "'''"), seed=self.seed, number=self.number)
         return (
