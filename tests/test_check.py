@@ -159,6 +159,14 @@ def effects(x: Tensor) -> Any:
     return r - s
 
 
+def snapshot(x: Tensor) -> Any:
+    old = x.clone()
+    x.mul_(2)
+    inc(x[1:3])
+    r = push(old[0:2], x[0:1])
+    return r, old
+
+
 def overwritten(x: Tensor) -> Any:
     y = x[0:2].clone()
     x[0:2] = x[2:4]
@@ -182,6 +190,7 @@ PROGRAMS: list[Callable[[Tensor], Any]] = [
     strided_parts,
     effects,
     overwritten,
+    snapshot,
 ]
 
 

@@ -18,8 +18,8 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometry, concrete, same_strides, size_of
+from reink.check.memory import WINDOWS
 from reink.check.operands import named
-from reink.check.roles import WINDOWS
 from reink.check.terms import Number, Undecided
 from reink.check.values import Different, Known, Shared, Values, View, bytes_of, parameters, views_in
 from reink.core.calls import CALLS, V2_CALLS, map_base_views, map_written

@@ -14,18 +14,31 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometries, Geometry, are_integers, concrete, same_strides
+from reink.check.geometry import Geometries, Geometry, are_integers, concrete, same_strides, size_of
 from reink.core.opinfo import Kind, facts_of, positional
 
 Node = torch.fx.Node
+aten = torch.ops.aten
 
+# The view that a scatter writes through.
+WINDOWS: dict[Any, Any] = {
+    aten.select_scatter.default: aten.select.int,
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.as_strided_scatter.default: aten.as_strided.default,
+}
+# By identity, because hashing an operator is slow.
+WINDOW_OF = {id(scatter): view for scatter, view in WINDOWS.items()}
+
+# How many writes a view is looked for behind.
+MOST_PASSED = 64
 # Facts with a future in one buffer; a program with more is not checked and falls back.
 LARGEST_CROWD = 512
 # Damages kept apart for their messages before neighbours are merged.
 SEPARATE_DAMAGES = 8
 
 # Kept at hand: to look up an operator or a kind by its path costs as much as a whole rule.
-_AS_STRIDED = torch.ops.aten.as_strided.default
+_AS_STRIDED, _ALIAS = aten.as_strided.default, aten.alias.default
 _VIEW, _VIEW_LIST, _GETITEM = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM
 # Stands for what was not looked up yet, where None is an answer.
 _UNKNOWN: Any = object()
@@ -111,8 +124,11 @@ class SymbolicMemory:
 
     def _seen(self, value: Node) -> Iterator[tuple[Fact, Geometry]]:
         """Everywhere that `value` is a view of what was put there."""
-        where, view = self.where, self.view_of(value)
-        steps: list[ViewOf] = []
+        return self._climbed(self.view_of(value))
+
+    def _climbed(self, view: ViewOf | None) -> Iterator[tuple[Fact, Geometry]]:
+        """Everywhere that a tensor was put of which `view` leads to a part."""
+        where, steps = self.where, list[ViewOf]()
         while view is not None:
             steps.append(view)
             for fact in where.get(view.parent, ()):
@@ -162,6 +178,35 @@ class SymbolicMemory:
         if found is _UNKNOWN:
             found = self._views[value] = _view_of(value)
         return found
+
+    def hold_past(self, value: Node) -> None:
+        """`value` is a view of a write that was left for later: it is where what it shows is now."""
+        view = self.view_of(value)
+        found = [f for past in self._past_writes(view) for f in self._climbed(past)] if view is not None else []
+        for fact, place in found:
+            self.hold(value, Memory(fact.buffer, place), damage=self.damage_within(fact, place))
+
+    def _past_writes(self, view: ViewOf) -> Iterator[ViewOf]:
+        """The same view of what its parent is before writes that it shows nothing of, nearest first, or the very value
+        that one of them writes."""
+        seen: Any = None
+        for _ in range(MOST_PASSED):
+            scatter = view.parent
+            if id(scatter.target) not in WINDOW_OF or view.part >= 0:
+                return
+            base, update = scatter.args[:2]
+            if seen is None:
+                root = self.geometries.root(scatter.meta["val"])
+                seen = self.window(scatter, view.target, view.args, root)
+            window = self.window(scatter, WINDOW_OF[id(scatter.target)], numbers(scatter, 2), root)
+            if type(seen) is not Geometry or type(window) is not Geometry or root.overlaps_itself:
+                return
+            if self.geometries.overlap(seen, window):
+                if seen is window and isinstance(update, Node) and _is_alike(update, seen):
+                    yield ViewOf(update, _ALIAS, (), -1)
+                return
+            view = ViewOf(base, view.target, view.args, -1)  # type: ignore[arg-type]
+            yield view
 
     def why_not(self, value: Node, memory: Memory) -> str:
         """Empty if `memory` holds `value` now, else why it does not."""
@@ -277,6 +322,11 @@ class SymbolicMemory:
                 known[-1] = Damage(whole, known[-1].writer)
                 return
         known.append(damage)
+
+
+def _is_alike(update: Node, window: Geometry) -> bool:
+    value = update.meta["val"]
+    return value.dtype == window.dtype and size_of(value) == window.size
 
 
 def _view_of(value: Node) -> ViewOf | None:

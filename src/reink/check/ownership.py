@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometry, same_strides
-from reink.check.memory import Buffer, Memory, Refuted, SymbolicMemory
+from reink.check.memory import WINDOW_OF, Buffer, Memory, Refuted, SymbolicMemory
 from reink.check.operands import Operands, is_strided
 from reink.check.roles import MAIN, PROOFS, RULES, Interpreter
 from reink.core.calls import CALLS
@@ -163,14 +163,21 @@ class _Ownership:
 
     def _advance(self, position: int) -> None:
         """Prove the nodes from the cursor up to `position` that have no code of their own."""
-        memory, order = self.memory, self.order
+        memory, order, views = self.memory, self.order, self.views
         for cursor in range(self.cursor, position):
             pure = order[cursor]
             proof = PROOFS.get(id(pure.target))
             if proof is not None and pure not in memory.where:
                 memory.now = cursor
                 proof(self.tensors, pure)
+            elif pure in views and self._waits(pure.args[0]):
+                memory.now = cursor
+                memory.hold_past(pure)
         self.cursor = memory.now = max(self.cursor, position)
+
+    def _waits(self, parent: Any) -> bool:
+        """Whether the parent of a view is a write that was left for later."""
+        return parent not in self.memory.where and id(parent.target) in WINDOW_OF
 
     def _input(self, node: Node, pure: Node) -> None:
         index = len(self.inputs)

@@ -14,13 +14,14 @@ import torch
 import torch.fx
 
 from reink.check.geometry import Geometry, same_strides, size_of
-from reink.check.memory import Buffer, Fact, Memory, Refuted, SymbolicMemory, numbers
+from reink.check.memory import WINDOW_OF, WINDOWS, Buffer, Fact, Memory, Refuted, SymbolicMemory, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
+from reink.core.aliasing import Place
 from reink.core.calls import CALLS, V2_CALLS, result_count
 from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
-from reink.core.program import Program
+from reink.core.program import Program, ViewStep
 from reink.core.subgraphs import FunctionalCall, functional_call, subgraph_call
-from reink.core.torch_internals import OpOverload
+from reink.core.torch_internals import OpOverload, operator_named
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
@@ -28,13 +29,6 @@ aten = torch.ops.aten
 
 # A role that carries a pure node out, rather than preparing for it.
 MAIN = frozenset({"run", "in place", "write", "call"})
-# The view that a scatter writes through.
-WINDOWS: dict[Any, Any] = {
-    aten.select_scatter.default: aten.select.int,
-    aten.slice_scatter.default: aten.slice.Tensor,
-    aten.diagonal_scatter.default: aten.diagonal.default,
-    aten.as_strided_scatter.default: aten.as_strided.default,
-}
 _WRITING = (Kind.CALL, Kind.IN_PLACE, Kind.METADATA)
 # Kept at hand: to look up an operator or a kind by its path costs as much as a whole rule.
 _VIEW, _VIEW_LIST, _GETITEM, _PYTHON = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PYTHON
@@ -43,13 +37,6 @@ _CLONE = aten.clone.default
 _NEW_MEMORY = (_CLONE, aten.empty_like.default, aten.new_empty_strided.default)
 _SIZE = aten.sym_size.int
 _QUERIES = (_SIZE, aten.sym_stride.int, aten.sym_numel.default)
-# By identity, because hashing an operator is slow.
-_WINDOW_OF = {id(scatter): view for scatter, view in WINDOWS.items()}
-
-
-def is_scatter(node: Node) -> bool:
-    """Whether `node` is a functional write of a part of a tensor."""
-    return id(node.target) in _WINDOW_OF
 
 
 class Interpreter(Reader):
@@ -163,7 +150,7 @@ class Interpreter(Reader):
 
     def _write(self, node: Node, pure: Node) -> None:
         """`copy_` of a scatter's or a copy's source into the window."""
-        if node.target is not _COPY_INTO or (not is_scatter(pure) and pure.target is not _COPY):
+        if node.target is not _COPY_INTO or (id(pure.target) not in WINDOW_OF and pure.target is not _COPY):
             raise Refuted(f"{named(node)} is no way to carry out {named(pure)}")
         found = Operands(node)
         source = pure.args[1]
@@ -352,6 +339,26 @@ class Interpreter(Reader):
         for value in dict.fromkeys(wanted):
             if self.memory.holds(value, source):
                 self.memory.hold(value, target)
+        for value, place in copy.moved if copy is not None else ():
+            self._carry_part(value, place, source, target)
+
+    def _carry_part(self, value: Node, hint: Place, source: Memory, target: Memory) -> None:
+        """Record `value` at the views that lead to `hint` in `target` if it is at the same views of `source`."""
+        steps: list[ViewStep] = []
+        while hint.parent is not None and hint.step is not None:
+            steps.append(hint.step)
+            hint = hint.parent
+        before: Any = source.geometry
+        after: Any = target.geometry
+        for step in reversed(steps):
+            if type(before) is not Geometry or type(after) is not Geometry or step.op.endswith("]"):
+                return  # a part of a list is left unproven
+            view, args = operator_named(step.op), self.numbers_of(step.args)
+            before, after = (self.geometries.apply(view, g, args) for g in (before, after))
+        if type(before) is not Geometry or type(after) is not Geometry:
+            return
+        if steps and self.memory.holds(value, Memory(source.buffer, before)):
+            self.memory.hold(value, Memory(target.buffer, after))
 
     def _size(self, node: Node, pure: Node | None) -> None:
         """The size or stride of a tensor, asked at run time."""
@@ -369,7 +376,7 @@ class Interpreter(Reader):
         base, update = pure.args[:2]
         memory = self.memory
         assert isinstance(base, Node) and isinstance(update, Node)
-        view, args, note = _WINDOW_OF[id(pure.target)], numbers(pure, 2), ""
+        view, args, note = WINDOW_OF[id(pure.target)], numbers(pure, 2), ""
         for fact, place in memory.located(base):
             part = None if fact.converted else memory.window(base, view, args, place)
             if part is None:
@@ -392,7 +399,7 @@ class Interpreter(Reader):
 
     def _prove_full_scatter(self, pure: Node, base: Node, update: Node, args: tuple[Any, ...]) -> None:
         """A scatter whose window is all of its base is the update itself."""
-        view, memory, value = _WINDOW_OF[id(pure.target)], self.memory, pure.meta["val"]
+        view, memory, value = WINDOW_OF[id(pure.target)], self.memory, pure.meta["val"]
         size = size_of(value)
         for fact, place in memory.located(update):
             alike = place.size == size and place.dtype == value.dtype and not fact.converted

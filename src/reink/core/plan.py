@@ -87,7 +87,8 @@ class Choice:
 class Plan:
     """The re-inplaced form of `program`. `inputs` and `constants` are the places of what exists before;
     `final` are copies made for results, and `results` the place of each result that is a tensor of its own.
-    `subgraphs` are the plans of the graphs that calls of this one run, by name."""
+    `subgraphs` are the plans of the graphs that calls of this one run, by name. `needed`: no choice of writes to detach
+    and values to save copies fewer bytes in this order; None when sizes are symbolic."""
 
     program: Program
     steps: list[Step]
@@ -97,6 +98,12 @@ class Plan:
     final: list[Copy] = field(default_factory=list)
     results: dict[int, Any] = field(default_factory=dict)
     subgraphs: dict[str, Plan] = field(default_factory=dict)
+    needed: int | None = None
+
+    def bytes_copied(self) -> int | None:
+        """What the choices of this graph copy in all; None when a size is symbolic."""
+        counts = [c.bytes for c in self.choices]
+        return None if None in counts else sum(c or 0 for c in counts)
 
     def every_choice(self) -> list[Choice]:
         """The choices of this graph, then those of the graphs inside it."""

@@ -26,7 +26,7 @@ _CONTROL = re.compile(r"\b(branch|loop)\(")
 
 def branch(flag: Tensor, yes: Callable[..., Tensor], no: Callable[..., Tensor], *operands: Tensor) -> Tensor:
     """``torch.cond`` where the program is compiled; in eager, which lets no branch write, the branch in Python."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or type(flag) is not Tensor:
         taken: Tensor = torch.cond(flag, yes, no, operands)
         return taken
     return yes(*operands) if flag else no(*operands)
@@ -34,7 +34,7 @@ def branch(flag: Tensor, yes: Callable[..., Tensor], no: Callable[..., Tensor], 
 
 def loop(goes_on: Callable[..., Tensor], body: Callable[..., Any], *state: Tensor) -> tuple[Tensor, ...]:
     """``torch.while_loop`` where the program is compiled; in eager the loop in Python."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or type(state[0]) is not Tensor:
         last: tuple[Tensor, ...] = torch.while_loop(goes_on, body, state)
         return last
     while goes_on(*state):

@@ -44,16 +44,32 @@ class NewBase:
     values: dict[Place, Node]
 
 
-class TakenApart:
-    """A call that was taken apart. What was replaced is kept, each with the nodes that used it."""
+class Journal:
+    """What was replaced in a graph, in order, each with the nodes that used it."""
 
-    def __init__(self, call: Node, bases: list[NewBase]) -> None:
-        self.call, self.bases = call, bases
-        self._replaced: list[tuple[Node, Node, tuple[Node, ...]]] = []
+    def __init__(self) -> None:
+        self._entries: list[tuple[Node, Node, tuple[Node, ...]]] = []
 
     def replace(self, old: Node, new: Node) -> None:
         """Let every user of `old` use `new`."""
-        self._replaced.append((old, new, tuple(old.replace_all_uses_with(new))))
+        self._entries.append((old, new, tuple(old.replace_all_uses_with(new))))
+
+    def replaced(self) -> set[Node]:
+        """What something else stands for now."""
+        return {old for old, _, _ in self._entries}
+
+    def undo(self) -> None:
+        """Use what was replaced again."""
+        for old, new, users in reversed(self._entries):
+            for user in users:
+                user.replace_input_with(new, old)
+
+
+class TakenApart:
+    """A call that was taken apart, which the `journal` has."""
+
+    def __init__(self, bases: list[NewBase], journal: Journal) -> None:
+        self.bases, self._journal = bases, journal
 
     def look_past(self) -> None:
         """Take views of a new base that need not wait for its scatter from the value in it, or from the old base."""
@@ -73,17 +89,7 @@ class TakenApart:
             if value is None:
                 self._look_past(base, view, at)
             else:
-                self.replace(view, value)
-
-    def replaced(self) -> list[Node]:
-        """The call, and what something else stands for now."""
-        return [self.call, *(old for old, _, _ in self._replaced)]
-
-    def undo(self) -> None:
-        """Use the results of the call again."""
-        for old, new, users in reversed(self._replaced):
-            for user in users:
-                user.replace_input_with(new, old)
+                self._journal.replace(view, value)
 
 
 def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | None = None) -> Plan:
@@ -98,7 +104,8 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
         calls = [n for n in graph.nodes if n.target is auto_functionalized_v2 and dice.random() < TAKEN_BY_CHANCE]
     else:
         calls = _costly(plan)
-    apart = [t for t in (take_apart(graph, c) for c in calls) if t is not None]
+    journal = Journal()
+    apart = [t for t in (take_apart(graph, c, journal) for c in calls) if t is not None]
     if not apart:
         return plan
     refresh_values(graph)  # the new nodes may have another offset than those that they stand for
@@ -106,12 +113,11 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
         taken.look_past()
     refresh_values(graph)
     other = decide()
-    copied, left = _bytes(plan), _bytes(other)
+    copied, left = plan.bytes_copied(), other.bytes_copied()
     if dice is not None or (copied is not None and left is not None and left < copied):
-        _sweep(graph, {old for taken in apart for old in taken.replaced()})
+        _sweep(graph, {*calls, *journal.replaced()})
         return other
-    for taken in reversed(apart):
-        taken.undo()
+    journal.undo()
     _sweep(graph, set(graph.nodes) - before)
     refresh_values(graph)
     return plan
@@ -140,12 +146,7 @@ def _costly(plan: Plan) -> list[Node]:
     return list(found)
 
 
-def _bytes(plan: Plan) -> int | None:
-    counts = [c.bytes for c in plan.choices]
-    return None if None in counts else sum(c or 0 for c in counts)
-
-
-def take_apart(graph: torch.fx.Graph, call: Node) -> TakenApart | None:
+def take_apart(graph: torch.fx.Graph, call: Node, journal: Journal) -> TakenApart | None:
     """Take a v2 call apart; None if it cannot be said by values, because views that it is given overlap."""
     if call.target is not auto_functionalized_v2 or "reink_ordered" in call.meta:
         return None
@@ -154,7 +155,7 @@ def take_apart(graph: torch.fx.Graph, call: Node) -> TakenApart | None:
     if written is None:
         return None
     with graph.inserting_before(call):
-        return _TakingApart(graph, call, places, written).run()
+        return _TakingApart(graph, call, places, written).run(journal)
 
 
 def written_bytes(call: Node) -> int | None:
@@ -216,7 +217,7 @@ class _TakingApart:
         self.emitter.read = self.ledger.read
         self.bases: dict[int, NewBase] = {}
 
-    def run(self) -> TakenApart:
+    def run(self, journal: Journal) -> TakenApart:
         op, args, kwargs, bases = self.call.args
         self._open(bases)
         asked = written_views(op, args, kwargs)[1]
@@ -233,7 +234,8 @@ class _TakingApart:
         for k, base in self.bases.items():
             base.values.update({p: v for p, v in values.items() if p.buffer is base.root.buffer})
             self.bases[k] = replace(base, new=self.ledger.newest(base.root.buffer))
-        return self._replaced(call, count)
+        self._replace(call, count, journal)
+        return TakenApart(list(self.bases.values()), journal)
 
     def _open(self, bases: Any) -> None:
         """Enter each base that the call has views of."""
@@ -243,14 +245,13 @@ class _TakingApart:
                 self.bases[view.base] = NewBase(old, old, place.buffer.root, {})
                 self.ledger.open(place.buffer, old)
 
-    def _replaced(self, call: Node, count: int) -> TakenApart:
-        taken = TakenApart(self.call, list(self.bases.values()))
+    def _replace(self, call: Node, count: int, journal: Journal) -> None:
+        """Let the users of the results use those of `call` and the new bases."""
         for user in list(self.call.users):
             if facts_of(user.target).kind is not Kind.GETITEM:
                 continue
             index: Any = user.args[1]
             if index >= count:
-                taken.replace(user, self.bases[index - count].new)
+                journal.replace(user, self.bases[index - count].new)
             else:
-                taken.replace(user, self.emitter.emit(operator.getitem, (call, index), user.meta.get("val")))
-        return taken
+                journal.replace(user, self.emitter.emit(operator.getitem, (call, index), user.meta.get("val")))

@@ -8,7 +8,7 @@ write, or the write goes to a copy of its base, whichever copies less.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,9 @@ from reink.core.program import Program
 from reink.core.residents import Residents
 from reink.core.torch_internals import detect_fake_mode
 from reink.passes.needed import Needed
+from reink.passes.optimum import Conflicts, Key
 from reink.passes.order import is_ordered
+from reink.passes.sharing import Live, byte_total, shared
 from reink.passes.write_back import NOWHERE, WriteBack, WriteBacks, view_place
 
 Node = torch.fx.Node
@@ -33,8 +35,6 @@ aten = torch.ops.aten
 # How many nodes a hoisted reader may take along.
 LARGEST_CONE = 16
 
-Live = list[tuple[Node, Place]]
-
 
 @dataclass(slots=True)
 class Write:
@@ -42,7 +42,7 @@ class Write:
 
     `whole`: it covers all of `base`, so a copy needs memory but no content. `clash`: another operand of the same
     node lies where it writes. `optional`: the operator has a form that makes its result afresh. `may_wait`: it may be
-    left for later, until something needs its value.
+    left for later, until something needs its value. `number` counts the written operands of the node.
     """
 
     node: Node
@@ -55,6 +55,12 @@ class Write:
     clash: bool = False
     optional: bool = False
     may_wait: bool = False
+    number: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What the write is called among all."""
+        return self.node, self.number
 
 
 # Stands for a write that has no place yet: it waits until readers of the old value are done.
@@ -64,17 +70,28 @@ LATER = object()
 class Placement:
     """The state of one walk: where each value lives, what is still to be read, and the decisions about writes.
 
-    `visit` carries out a node of the walk out of turn, for hoisting. With `dice` chance decides instead of cost.
+    `visit` carries out a node of the walk out of turn, for hoisting. The writes `elsewhere` are detached, with
+    `apart` those of small parts as well, and else every old value is saved: `met` has what that costs. With `dice`
+    chance decides instead.
     """
 
     def __init__(
-        self, program: Program, needed: Needed, visit: Callable[[Node], None], dice: random.Random | None = None
+        self,
+        program: Program,
+        needed: Needed,
+        visit: Callable[[Node], None],
+        dice: random.Random | None = None,
+        elsewhere: Set[Key] = frozenset(),
+        apart: bool = False,
     ) -> None:
         self.dice, self.facts, self.inputs = dice, needed.facts, needed.inputs
+        self.elsewhere, self.apart, self.met = elsewhere, apart, Conflicts()
         self.places: dict[Node, Any] = {}
         self.done, self.pending = needed.dropped, needed.pending
         self.residents = Residents(self.pending)
         self.write_backs = WriteBacks(program, needed, self.places)
+        # the memory that scatters still write although the value of their base was saved
+        self.bases = self.write_backs.bases
         self._visit, self._output = visit, program.output()
         self._facts: SymbolFacts | None = None
         # a write is being decided that counts as carried out: what it reads is not free, and does not show
@@ -108,10 +125,17 @@ class Placement:
             choice.reason, choice.do = _not_ours(base)
             return self._detach(write)
         live = self.conflicts(write.targets, write.chain)
+        if write.key in self.elsewhere:
+            choice.reason = "it costs less than to save what it and later writes destroy"
+            if live:
+                self._note_conflict(write, live)
+            return self._detach(write)
         if live and self._prefers(True) and self._hoist(write.node, live, write.chain):
             choice.outcome, choice.reason = "hoisted", "the reader moved above the write"
             live = self.conflicts(write.targets, write.chain)
         if not live and not write.clash:
+            if write.whole:
+                self.note_whole(write.key, base, write.chain)
             return base
         if live and write.may_wait and self._prefers(True):
             return LATER
@@ -122,10 +146,82 @@ class Placement:
             choice.do = "let the call read and write tensors that do not overlap"
             return base if write.whole else self._detach(write)
         roots = self.without_views(live)
-        if self._prefers(_cheaper(self._detach_cost(write), _total([p.byte_count() for _, p in roots]), base)):
+        if self._goes_elsewhere(write, roots):
             return self._detach(write)
-        self.save(write.step, roots, choice, live)
+        self.save(write.step, roots, choice, write.chain)
         return base
+
+    def _goes_elsewhere(self, write: Write, roots: Live) -> bool:
+        """Whether `write` is detached and `roots` stay where they are; saving them is entered in `met`."""
+        detach, save = self._detach_cost(write), byte_total(roots)
+        if self.dice is not None:
+            return self.dice.random() < 0.5
+        if detach is None or save is None:  # keep an input in place, detach anything else
+            return write.base.buffer.kind != "input"
+        back, onward = self._back(write.base, write.chain), self._onward(write)
+        if onward is None:
+            return detach + back < save
+        keys, more = onward
+        small = not write.base.is_root and detach + (write.base.byte_count() or 0) < save
+        if small:
+            self.met.parts[write.key] = None
+        if detach + more + back == 0 or (small and self.apart):
+            return True
+        self.met.write(write.base.buffer, keys, detach + more, back)
+        self._enter(write.base.buffer, roots, bool(back))
+        return False
+
+    def _enter(self, buffer: Buffer, roots: Live, ends_here: bool) -> None:
+        """Enter what saving `roots` costs: the part that each adds to those that came to be later.
+
+        What the output needs is copied whatever is detached if the newest version `ends_here`, in the same memory.
+        """
+        spared = [(v, p) for v, p in roots if not (ends_here and self._is_returned(v))]
+        spared.sort(key=lambda entry: -self.met.born(entry[0]))
+        alone, known = len(shared(spared)) == len(spared), 0
+        for k, (value, _) in enumerate(spared):
+            total = (known if alone else 0) + (byte_total(spared[k if alone else 0 : k + 1]) or 0)
+            self.met.keep(buffer, self.met.born(value), total - known)
+            known = total
+
+    def _is_returned(self, value: Node) -> bool:
+        """Whether the output reads `value`."""
+        return self._output in self.readers(value, NOWHERE)
+
+    def _onward(self, write: Write) -> tuple[list[Key], int] | None:
+        """The writes that are detached with `write` so that its storage stays as it is, and the bytes of the others.
+
+        None where a part of the storage is written and it is not known what carries the part back.
+        """
+        base, keys, more = write.base, [write.key], 0
+        if base.is_root or (write.optional and not write.chain.exempt):
+            return keys, more
+        for node in write.chain.exempt:
+            if not self.facts[node].window:
+                continue
+            into = self.base_of(node)
+            count = into.byte_count() if into is not None else None
+            if into is None or count is None:
+                return None
+            keys.append((node, 0))
+            more += count + (base.byte_count() or 0)
+            if into.is_root:
+                return keys, more
+        return None
+
+    def base_of(self, node: Node) -> Place | None:
+        """Where the base lives that a scatter writes."""
+        place = self.bases.get(node) or self.places.get(node.args[0])  # type: ignore[arg-type]
+        return place if isinstance(place, Place) else None
+
+    def note_whole(self, key: Key, base: Place, chain: WriteBack) -> None:
+        """A write overwrites all of `base`: were it detached, nothing would be copied but an input in the end."""
+        if base.is_root and not base.is_symbolic() and self.dice is None:
+            self.met.write(base.buffer, (key,), 0, self._back(base, chain))
+
+    def _back(self, base: Place, chain: WriteBack) -> int:
+        """What is copied in the end if the newest version of an input is in other memory."""
+        return (base.buffer.root.byte_count() or 0) if chain.homes and base.buffer.kind == "input" else 0
 
     def _prefers(self, best: bool) -> bool:
         """The `best` of two decisions, or either of them."""
@@ -248,16 +344,22 @@ class Placement:
             found.append(value)
         return found
 
-    def save(self, step: Step, roots: Live, choice: Choice, live: Live | None = None) -> None:
-        """Copy each value of `roots` before the write, for its readers after it; views among `live` move along."""
-        for value, place in roots:
-            copy = Copy(place, self._copy_of(value, value.meta["val"], exact=is_dense(place)))
-            self._move(copy, value, place, copy.target)
-            for view, at in live or []:
-                if view is not value and is_dense(place) and value in self._ancestors(view):
-                    self._move(copy, view, at, self._taken_again(view, value, copy.target))
+    def save(self, step: Step, roots: Live, choice: Choice, chain: WriteBack = NOWHERE) -> None:
+        """Copy the values of `roots` before the write, for their readers after it; views of them move along.
+
+        What carries the written value back (`chain`) still writes the memory that the values had.
+        """
+        for share in shared(roots):
+            first, cover = share.members[0], share.cover
+            known = first[0].meta["val"] if cover is first[1] else cover.value
+            copy = Copy(cover, self._copy_of(first[0], known, exact=is_dense(cover)))
+            for value, place in share.members:
+                to = share.place_in(copy.target, place)
+                self._move(copy, value, place, to, chain)
+                for view in self._views_of(value) if is_dense(place) else ():
+                    self._move(copy, view, self.places[view], self._taken_again(view, value, to), chain)
             step.before = (*step.before, copy)
-            count = place.byte_count()
+            count = cover.byte_count()
             choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
         choice.outcome = "saved"
         if choice.reason:
@@ -266,6 +368,17 @@ class Placement:
             choice.reason = "the same call still reads the old value"
             choice.do = "give the call only the part of the old value that it reads"
         _charge(choice)
+
+    def _views_of(self, value: Node) -> Iterator[Node]:
+        """The views of `value` that are known and still needed, each after what it is a view of."""
+        for user in value.users:
+            facts = self.facts.get(user)
+            if facts is None or facts.kind is not Kind.VIEW or user.args[0] is not value:
+                continue
+            if isinstance(self.places.get(user), Place):
+                if self.pending.get(user, 0) > 0:
+                    yield user
+                yield from self._views_of(user)
 
     def _copy_of(self, node: Node, known: Tensor, exact: bool) -> Place:
         """New memory for a copy of a tensor like `known`, in its strides if `exact`."""
@@ -277,7 +390,10 @@ class Placement:
             closed = known.clone()
         return self.new_buffer("fresh", node, closed).root
 
-    def _move(self, copy: Copy, value: Node, old: Place, new: Place) -> None:
+    def _move(self, copy: Copy, value: Node, old: Place, new: Place, chain: WriteBack) -> None:
+        for user in value.users:
+            if user in chain.exempt and user.args[0] is value:
+                self.bases.setdefault(user, old)
         self.residents.remove(value, old)
         self.places[value] = new
         self.residents.add(value, new)
@@ -293,14 +409,13 @@ class Placement:
     # -- detach ----------------------------------------------------------------------------------
 
     def _detach_cost(self, write: Write) -> int | None:
-        """Bytes that detaching copies: the base, and again the base when its end is an input."""
+        """Bytes that detaching copies at once."""
         own, whole = write.base.byte_count(), write.base.buffer.root.byte_count()
         if own is None or whole is None:
             return None
-        back = own if write.chain.homes and write.base.buffer.kind == "input" else 0
         if write.optional:
-            return (whole if write.chain.exempt else 0) + back
-        return (0 if write.whole else own) + back
+            return whole if write.chain.exempt and write.base.is_root else 0
+        return 0 if write.whole else own
 
     def _detach(self, write: Write) -> Place | None:
         """Memory of its own: a copy of the base, empty when all of it is overwritten; None when made afresh."""
@@ -319,7 +434,8 @@ class Placement:
 
 def _less(roots: Live, written: tuple[Place, ...]) -> str:
     """What to do for fewer bytes than those of `roots`, of which the write destroys the `written` ones."""
-    saved, destroyed = _total([p.byte_count() for _, p in roots]), _total([p.byte_count() for p in written])
+    saved, counts = byte_total(roots), [p.byte_count() for p in written]
+    destroyed = None if None in counts else sum(c or 0 for c in counts)
     if saved is not None and destroyed is not None and saved <= destroyed:
         return "read it before the write; reink already copies only the part that is needed"
     return "read the value before the write, or keep a copy of only the part that is needed"
@@ -329,18 +445,6 @@ def _charge(choice: Choice) -> None:
     """What is copied was not avoided."""
     if choice.avoided is not None:
         choice.avoided = max(0, choice.avoided - (choice.bytes or 0))
-
-
-def _total(counts: list[int | None]) -> int | None:
-    known = [c for c in counts if c is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _cheaper(detach: int | None, save: int | None, base: Place) -> bool:
-    """Whether detaching costs less than saving; unknown sizes: keep an input in place, detach anything else."""
-    if detach is None or save is None:
-        return base.buffer.kind != "input"
-    return detach < save
 
 
 def _not_ours(base: Place) -> tuple[str, str]:

@@ -31,9 +31,11 @@ from reink.core.subgraphs import FunctionalCall, functional_call
 from reink.passes.by_value import with_calls_taken_apart
 from reink.passes.in_place import fits, is_alike, reads_itself
 from reink.passes.needed import Needed
+from reink.passes.optimum import Conflicts, Key, cheapest_plan
 from reink.passes.order import in_capture_order
 from reink.passes.placement import LATER, Placement, Write
 from reink.passes.results import Results
+from reink.passes.waiting import may_wait, seen_past
 from reink.passes.write_back import NOWHERE, view_place
 
 Node = torch.fx.Node
@@ -54,17 +56,38 @@ def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | 
     be right, and only costs more.
     """
     assert program.form is Form.FUNCTIONAL
-    plan = with_calls_taken_apart(lambda: _Reinplacer(program, reorder, dice).run(), dice)
+
+    def decide() -> Plan:
+        if dice is not None:
+            return _Reinplacer(program, reorder, dice, frozenset(), False).run()
+        nodes = len(program.graph.nodes)
+        return cheapest_plan(lambda elsewhere, apart: decided(program, elsewhere, apart, reorder=reorder), nodes)
+
+    plan = with_calls_taken_apart(decide, dice)
     plan.subgraphs = {n: reinplace(p, reorder=reorder, dice=dice) for n, p in program.subgraphs.items()}
     return plan
 
 
+def decided(
+    program: Program, elsewhere: frozenset[Key] = frozenset(), apart: bool = False, *, reorder: bool = False
+) -> tuple[Plan, Conflicts]:
+    """One plan for a functional `program` as it stands, its inner graphs left out, and what stood in the way of writes.
+
+    The writes `elsewhere` are detached, with `apart` those of small parts as well, and every other old value that is
+    read late is saved.
+    """
+    walk = _Reinplacer(program, reorder, None, elsewhere, apart)
+    return walk.run(), walk.state.met
+
+
 class _Reinplacer:
-    def __init__(self, program: Program, reorder: bool, dice: random.Random | None) -> None:
+    def __init__(
+        self, program: Program, reorder: bool, dice: random.Random | None, elsewhere: frozenset[Key], apart: bool
+    ) -> None:
         self.program, self.reorder, self.dice = program, reorder, dice
         self.needed = needed = Needed(program)
         self.facts, self.inputs_of = needed.facts, needed.inputs
-        self.state = Placement(program, needed, self._visit, dice)
+        self.state = Placement(program, needed, self._visit, dice, elsewhere, apart)
         self.places, self.done = self.state.places, self.state.done
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
@@ -113,6 +136,7 @@ class _Reinplacer:
         """`node` lives in `place`; its views are known at once, since a view costs nothing and reads nothing."""
         self.places[node] = place
         self.state.residents.add(node, place)
+        self.state.met.define(node, place.buffer)
         if node not in self.needed.viewed:
             return
         done, facts = self.done, self.facts
@@ -128,7 +152,13 @@ class _Reinplacer:
         What only carries on the value of such a write waits along with it.
         """
         if self.late and any(i not in self.done for i in self.inputs_of[node]):
-            if _may_wait(node, self.facts[node]):
+            seen = seen_past(node, self.state)
+            if seen is not None:
+                self.done.add(node)
+                self.state.count_reads(self.inputs_of[node])
+                self._nothing(node, seen)
+                return
+            if may_wait(node, self.facts[node]):
                 return
             self._catch_up(node)
         self._visit(node)
@@ -226,7 +256,7 @@ class _Reinplacer:
 
     def _scatter(self, node: Node) -> None:
         written, source = node.args[:2]
-        base = self.places[written]  # type: ignore[index]
+        base = self.state.bases.get(node) or self.places[written]  # type: ignore[index]
         if not _shares_elements(written):
             self._write_into(node, base, scatter_window(base, node), source)
             return
@@ -238,7 +268,7 @@ class _Reinplacer:
 
     def _copy(self, node: Node) -> None:
         written, source = node.args[:2]
-        base = self.places[written]  # type: ignore[index]
+        base = self.state.bases.get(node) or self.places[written]  # type: ignore[index]
         self._write_into(node, base, base, source)
 
     def _write_into(self, node: Node, base: Place, window: Place, source: Any) -> None:
@@ -260,7 +290,7 @@ class _Reinplacer:
             return
         self.choices.append(choice)
         if write.clash and home is base and update is not None:
-            self.state.save(step, [(source, update)], write.choice)
+            self.state.save(step, [(source, update)], write.choice, chain)
         step.place = window if home is base else _window(home, node)
         self._count_lost_twin(node, source, window, write.choice)
         self._carry_out(step, node, home)
@@ -302,8 +332,11 @@ class _Reinplacer:
             return False
         step = Step(node, _IN_PLACE, place)
         choice = Choice(node, facts_of(facts.in_place).name, "self", "in place", 0, place.byte_count(), place)
-        free = self.state.is_free(place, [place], chain)
-        if not free and self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
+        key = (node, 0)
+        free = key not in self.state.elsewhere and self.state.is_free(place, [place], chain)
+        if free:
+            self.state.note_whole(key, place, chain)
+        elif self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
             if asked:
                 self.choices.append(choice)
             self._run(node, step.before)
@@ -342,7 +375,7 @@ class _Reinplacer:
                 elif id(view) in written:
                     targets.append(place)
             name, result = ", ".join(names.get(k, ())), results.get(count + k)
-            homes.append(self._settle_operand(node, step, base, targets, others, result, name, plain))
+            homes.append(self._settle_operand(node, k, step, base, targets, others, result, name, plain))
         step.places = tuple(homes)
         step.views = tuple(
             p if homes[v.base] is places[v.base] else base_view_place(homes[v.base], v, known.get(k))
@@ -373,7 +406,7 @@ class _Reinplacer:
             place = self.places[argument]
             repeated = [place] if operands.count(argument) > 1 else []
             others, result = taken + repeated, results.get(count + k)
-            home = self._settle_operand(node, step, place, [place], others, result, name, plain)
+            home = self._settle_operand(node, k, step, place, [place], others, result, name, plain)
             if home is place:
                 taken.append(place)
             homes.append(home)
@@ -383,6 +416,7 @@ class _Reinplacer:
     def _settle_operand(
         self,
         node: Node,
+        number: int,
         step: Step,
         base: Place,
         targets: list[Place],
@@ -391,7 +425,7 @@ class _Reinplacer:
         name: str,
         plain: Iterable[Node],
     ) -> Place:
-        """Where a call writes one base (v2) or argument (v1); `others` are places that it must not disturb.
+        """Where a call writes base (v2) or argument (v1) `number`; `others` are places that it must not disturb.
 
         `plain` are the operands that the call must see as they were before it, also where they lie where it writes.
         """
@@ -399,8 +433,8 @@ class _Reinplacer:
         choice = self._choice(node, _called(node).name, name, base)
         clash = bool(others) and any(may_overlap(o, t) for o in others for t in targets)
         home: Place | None = base
-        if clash or not self.state.is_free(base, targets, chain):
-            home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash))
+        if clash or (node, number) in self.state.elsewhere or not self.state.is_free(base, targets, chain):
+            home = self.state.settle(Write(node, step, choice, base, targets, chain, clash=clash, number=number))
         assert home is not None
         if home is base:
             for used in plain:
@@ -408,7 +442,7 @@ class _Reinplacer:
                 if type(place) is not Place or place.buffer is not base.buffer:
                     continue
                 if any(may_overlap(place, t) for t in targets):
-                    self.state.save(step, [(used, place)], choice)
+                    self.state.save(step, [(used, place)], choice, chain)
         return home
 
     def _finish_call(self, step: Step, node: Node, results: dict[int, Node], count: int) -> None:
@@ -447,11 +481,6 @@ def _makes_memory(node: Node) -> bool:
     """Whether an operator of PyTorch's own made the tensor: a custom one may return what it promised not to."""
     maker = node.args[0] if facts_of(node.target).kind is _GETITEM else node
     return isinstance(maker, Node) and facts_of(maker.target).name.startswith("aten.")
-
-
-def _may_wait(node: Node, facts: OpFacts) -> bool:
-    """Whether `node` only carries on a value that was left for later: it costs nothing, and nothing sees it happen."""
-    return facts.kind is _VIEW or bool(facts.window) or node.target is _COPY
 
 
 def _window(base: Place, node: Node) -> Place:

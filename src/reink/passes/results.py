@@ -47,7 +47,7 @@ class Results:
         live = self.state.conflicts([dest], NOWHERE)
         choice.bytes = dest.byte_count()
         if live:
-            self.state.save(step, self.state.without_views(live), choice, live)
+            self.state.save(step, self.state.without_views(live), choice)
         if self.places[value].buffer is dest.buffer:
             self.state.save(step, [(value, self.places[value])], choice)
         choice.outcome, choice.avoided = "copied back", 0

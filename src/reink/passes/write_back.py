@@ -48,11 +48,13 @@ NOWHERE = WriteBack(frozenset(), frozenset())
 
 class WriteBacks:
     """Follows written values through the graph. `places` and `needed.dropped` change with the walk: where a value
-    lives, and which nodes are no longer to come."""
+    lives, and which nodes are no longer to come; and so do `bases`, where scatters write although the value of their
+    base has moved."""
 
     def __init__(self, program: Program, needed: Needed, places: dict[Node, Any]) -> None:
         self._facts, self._done, self._places = needed.facts, needed.dropped, places
         self._homes = versions_of_inputs(program, needed.facts)
+        self.bases: dict[Node, Place] = {}
 
     def follow(self, node: Node, place: Place) -> WriteBack:
         """Follow `node`, whose value would live in `place`, through views and scatters of exactly that place."""
@@ -96,7 +98,7 @@ class WriteBacks:
             if user.args[1] is not update:
                 return None
             coming: list[Node] = []
-            base: Place | None = self._expected(user.args[0], coming)  # type: ignore[arg-type]
+            base = self.bases.get(user) or self._expected(user.args[0], coming)  # type: ignore[arg-type]
             if base is None or base.buffer is not at.buffer or base.extent.overlaps:
                 return None
             if scatter_window(base, user, at) is not at:
@@ -105,7 +107,7 @@ class WriteBacks:
             passed.extend(coming)
             return base
         if user.target is _COPY and user.args[1] is update:
-            carries = self._places.get(user.args[0]) is at  # type: ignore[arg-type]
+            carries = (self.bases.get(user) or self._places.get(user.args[0])) is at  # type: ignore[arg-type]
             if carries:
                 exempt.add(user)
             return at if carries else None
@@ -123,7 +125,7 @@ class WriteBacks:
         facts = self._facts.get(base)
         if facts is None or len(passed) >= LONGEST_WRITE_BACK or not (facts.window or facts.kind is _VIEW):
             return None
-        inner = self._expected(base.args[0], passed)  # type: ignore[arg-type]
+        inner = self.bases.get(base) or self._expected(base.args[0], passed)  # type: ignore[arg-type]
         if inner is None or not facts.window:
             return None if inner is None else view_place(inner, base, facts)
         passed.append(base)
