@@ -129,7 +129,7 @@ NOT_REPORTS = {
     "a number": b"12",
     "null": b"null",
     "another object": b'{"name": "x"}',
-    "half a report": b'{"format": 2, "name": "x"}',
+    "half a report": b'{"format": 3, "name": "x"}',
     "an earlier format": json.dumps({**Report().to_json(), "format": 1}).encode(),
     "a later format": json.dumps({**Report().to_json(), "format": FORMAT + 1}).encode(),
     "an odd decision": json.dumps({**Report().to_json(), "decisions": [{"id": 1}]}).encode(),

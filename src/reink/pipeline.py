@@ -77,6 +77,7 @@ class Compiled:
         """The report without its story: what became of each write, and what the checks said."""
         report = Report(self.name, self.options.strategy, self.options.codegen, fallback=self.fallback)
         report.decisions = self.decisions()
+        report.lower_bound = self.plan.lower_bound() if self.plan is not None and not self.fallback else None
         report.verdicts = list(self.verdicts)
         report.seconds = dict(self.seconds)
         return report

@@ -16,7 +16,7 @@ from reink.errors import ReinkError
 from reink.files import replace_file
 from reink.plain import reader
 
-FORMAT = 2
+FORMAT = 3
 
 # Between the folders of a path, here or on Windows.
 _SLASH = r"[/\\]"
@@ -189,7 +189,9 @@ class Report:
     """Everything about one compiled graph. Filled while it compiles, hence not frozen.
 
     `seconds` maps a step to its time; `fallback` says why another program runs than the optimised
-    one, and is empty when none does. `sources` are the lines of the user's program that snapshots refer to.
+    one, and is empty when none does. `lower_bound`: in this order of the program no choice of values to save and writes
+    to detach copies fewer bytes; None when sizes are symbolic. `sources` are the lines of the user's program that
+    snapshots refer to.
     """
 
     _page: ClassVar[Callable[[Report], str]]
@@ -204,6 +206,7 @@ class Report:
     verdicts: list[Verdict] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
+    lower_bound: int | None = None
     sources: list[Source] = field(default_factory=list)
 
     @property
@@ -238,6 +241,7 @@ class Report:
             "verdicts": [asdict(v) for v in self.verdicts],
             "seconds": dict(self.seconds),
             "fallback": self.fallback,
+            "lower_bound": self.lower_bound,
             "sources": [asdict(s) for s in self.sources],
         }
         return {**head, **plain}

@@ -105,6 +105,11 @@ class Plan:
         counts = [c.bytes for c in self.choices]
         return None if None in counts else sum(c or 0 for c in counts)
 
+    def lower_bound(self) -> int | None:
+        """`needed`, with that of the graphs inside; None when a size is symbolic."""
+        counts = [self.needed, *(inner.lower_bound() for inner in self.subgraphs.values())]
+        return None if None in counts else sum(c or 0 for c in counts)
+
     def every_choice(self) -> list[Choice]:
         """The choices of this graph, then those of the graphs inside it."""
         return self.choices + [c for inner in self.subgraphs.values() for c in inner.every_choice()]

@@ -40,6 +40,7 @@ def page(report: Report) -> str:
         cloned=amount(report.bytes_cloned),
         symbolic=sum(d.bytes is None for d in report.decisions),
         avoided=amount(report.bytes_avoided),
+        bound="" if report.lower_bound is None or not report.bytes_cloned else amount(report.lower_bound),
         meaning=MEANING,
         reasons=REASONS,
         terms=TERMS,

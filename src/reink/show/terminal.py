@@ -211,7 +211,18 @@ def _totals(report: Report) -> RenderableType:
     else:
         headline = Text(f"{_count(len(report.copies), 'copy remains', 'copies remain')}:", "bold yellow")
     avoided = f"{amount(report.bytes_avoided)} (what a clone for every write would copy beyond that)"
-    return Group(_rows([("copied", Text(copied)), ("avoided", Text(avoided))]), Text(), headline)
+    rows = [("copied", Text(copied)), *_bound(report), ("avoided", Text(avoided))]
+    return Group(_rows(rows), Text(), headline)
+
+
+def _bound(report: Report) -> Iterator[tuple[str, Text]]:
+    """How far the copies are from the fewest that this order of the program allows, if there are any."""
+    bound = report.lower_bound
+    if bound is None or not report.bytes_cloned:
+        return
+    above = report.bytes_cloned - bound
+    reached = "reached" if above <= 0 else f"{amount(above)} ({above / report.bytes_cloned:.0%}) less than is copied"
+    yield "lower bound", Text(f"{amount(bound)}, {reached}: what saving or moving writes must copy in this order")
 
 
 # the copies that are left
