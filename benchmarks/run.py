@@ -15,6 +15,7 @@ import call_overhead
 import compile_time
 import functionalize_cost
 import impossible
+import in_inductor
 import kv_step
 import torch
 from rich.console import Console
@@ -25,6 +26,7 @@ BENCHMARKS = {
     "call_overhead": call_overhead.run,
     "kv_step": kv_step.run,
     "impossible": impossible.run,
+    "in_inductor": in_inductor.run,
 }
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 README = Path(__file__).resolve().parent.parent / "README.md"
-PAGES = (README, *(README.parent / "docs" / name for name in ("functionalization.md", "reinplacing.md")))
+PAGES = (README, *(README.parent / "docs" / name for name in ("functionalization.md", "reinplacing.md", "export.md")))
 
 _BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n*^```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)

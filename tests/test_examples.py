@@ -14,6 +14,7 @@ PROMISES = {
     "kv_cache": "0 B cloned",
     "why_copied": "256 B cloned",
     "optimizer_step": "0 B cloned",
+    "engine_passes": "1 in place, 0 copied; 0 B cloned",
 }
 
 

@@ -23,6 +23,7 @@ from reink.core.program import Program
 from reink.passes.cleanup import cleanup
 from reink.passes.lower import lower
 from reink.passes.optimum import Kept, cheapest
+from reink.passes.placement import Rules
 from reink.passes.reinplace import decided
 from reink.pipeline import begin
 
@@ -133,7 +134,7 @@ def _every_plan(program: Program) -> list[Plan]:
     writes, plans = [(n, 0) for n in _writes(program)], list[Plan]()
     for count in range(len(writes) + 1 if len(writes) <= MOST_WRITES else 2):
         for detached, apart in itertools.product(itertools.combinations(writes, count), (False, True)):
-            plan, _ = decided(program, frozenset(detached), apart, reorder=True)
+            plan, _ = decided(program, Rules(reorder=True, elsewhere=frozenset(detached), apart=apart))
             verdict = check_ownership(program, [s.node for s in plan.steps], lower(plan))
             assert verdict.ok, verdict
             plans.append(plan)

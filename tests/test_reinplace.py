@@ -15,6 +15,8 @@ from test_passes import drop_clones
 from torch import Tensor
 
 from reink.api import compile_function
+from reink.errors import ReinkError
+from reink.options import Options
 
 aten = torch.ops.aten
 
@@ -143,6 +145,37 @@ def _the_operator_reads_old_and_new(x: Tensor, row: Tensor, sink: Tensor) -> Ten
     x[0:2].copy_(row.expand(2, 4))
     ops.absorb(sink, old + x[0:2])
     return sink.sum() + x.sum()
+
+
+def _a_large_reader(x: Tensor) -> Tensor:
+    old = x.clone()
+    x.mul_(2)
+    return torch.cat([old, old]) + torch.cat([x, x])
+
+
+@pytest.mark.parametrize(("most", "cloned"), [(None, 0), (2 * 64, 0), (2 * 64 - 1, 64), (0, 64)])
+def test_readers_move_only_as_far_as_memory_allows(most: int | None, cloned: int) -> None:
+    """The reader that would move up makes 128 bytes; else what it reads is saved, which is 64."""
+    options = Options.of({"max_extra_bytes": most, "passes": (drop_clones,), "prove": True})
+    fast: Any = compile_function(_a_large_reader, (counting(4, 4),), options)
+    compare(_a_large_reader, lambda: (counting(4, 4),), lambda _: fast)
+    assert not fast.compiled.fallback
+    assert fast.compiled.report().bytes_cloned == cloned
+
+
+@pytest.mark.parametrize(("most", "cloned"), [(16, 0), (15, 64)])
+def test_a_write_waits_only_if_its_value_may_be_kept(most: int, cloned: int) -> None:
+    args = (counting(4, 4), counting(4), torch.zeros(4, 4))
+    options = Options.of({"max_extra_bytes": most, "passes": (drop_clones,)})
+    compiled = compile_function(_an_operator_reads_the_old_value, args, options).compiled
+    assert not compiled.fallback
+    assert compiled.report().bytes_cloned == cloned
+
+
+@pytest.mark.parametrize("wrong", [-1, True, 1.5, "4"])
+def test_a_number_of_bytes_is_one(wrong: Any) -> None:
+    with pytest.raises(ReinkError, match="max_extra_bytes cannot be"):
+        Options.of({"max_extra_bytes": wrong})
 
 
 def test_a_write_that_is_needed_does_not_wait() -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
 from support.operators import ops
+from support.stock import stock_calls, stock_graph
 from torch import Tensor
+from torch._higher_order_ops.auto_functionalize import can_auto_functionalize
+from torch._inductor import config, graph
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.lowering import lowerings
+from torch._inductor.scheduler import Scheduler
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx import proxy as fx_proxy
@@ -17,8 +27,22 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.value_ranges import bound_sympy
 
+import reink.backends.inductor  # noqa: F401  (it gives Inductor its rules)
+from reink.backends.mutable_call import CALLS
 from reink.core.opinfo import HIDDEN_VIEWS, HIDDEN_WRITES
-from reink.core.torch_internals import NodeAppender, hint_of, input_nodes, operator_named, storage_key
+from reink.core.torch_internals import (
+    EXPORT_VERIFIERS,
+    NodeAppender,
+    detect_fake_mode,
+    fake_view,
+    hint_of,
+    inductor_config,
+    inductor_pass,
+    input_nodes,
+    operator_named,
+    ranges_of,
+    storage_key,
+)
 
 aten = torch.ops.aten
 
@@ -365,6 +389,69 @@ def test_training_export_keeps_writes_and_decompositions_make_them_v2_nodes() ->
     assert kinds == ["USER_INPUT_MUTATION", "USER_OUTPUT"]
 
 
+def test_only_the_training_dialect_lets_an_exported_graph_write() -> None:
+    exported = torch.export.export(_WritesRow(), (torch.ones(2, 3),))
+    assert exported.verifiers == [EXPORT_VERIFIERS["TRAINING"]]
+    EXPORT_VERIFIERS["TRAINING"]().check(exported)
+    with pytest.raises(Exception, match="is not functional"):
+        EXPORT_VERIFIERS["ATEN"]().check(exported)
+    assert exported.run_decompositions({}).verifiers == [EXPORT_VERIFIERS["ATEN"]]
+
+
+class _ReturnsWhatItWrites(torch.nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x.add_(1)
+        return x, x[0]
+
+
+def test_a_decomposed_program_returns_the_input_but_no_view_of_it() -> None:
+    decomposed = torch.export.export(_ReturnsWhatItWrites(), (torch.ones(2, 3),)).run_decompositions({})
+    x, run = torch.ones(2, 3), cast(Callable[..., Any], decomposed.module())
+    whole, row = run(x)
+    assert whole is x
+    assert storage_key(row) != storage_key(x)
+
+
+def test_export_gives_a_tensor_that_comes_twice_two_inputs_and_uses_the_last() -> None:
+    class Adds(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x.add_(1) + y
+
+    x = torch.zeros(2)
+    exported = torch.export.export(Adds(), (x, x))
+    assert [len(n.users) > 0 for n in exported.graph.nodes if n.op == "placeholder"] == [False, True]
+
+
+def test_export_keeps_shared_state_shared_when_it_is_saved(tmp_path: Path) -> None:
+    class Holds(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            whole = torch.zeros(4)
+            self.register_buffer("whole", whole)
+            self.register_buffer("part", whole[1:])
+
+        def forward(self, x: Tensor) -> Any:
+            return x + self.get_buffer("whole") + self.get_buffer("part").sum()
+
+    torch.export.save(torch.export.export(Holds(), (torch.ones(4),)), tmp_path / "holds.pt2")
+    state = torch.export.load(tmp_path / "holds.pt2").state_dict
+    assert storage_key(state["whole"]) == storage_key(state["part"])
+    assert state["part"].storage_offset() == 1
+
+
+def test_symbols_of_an_exported_graph_have_their_range() -> None:
+    class Adds(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    sizes = {"x": {0: torch.export.Dim("rows", min=2, max=16)}}
+    exported = torch.export.export(Adds(), (torch.ones(3),), dynamic_shapes=sizes)
+    mode = detect_fake_mode([n.meta.get("val") for n in exported.graph.nodes])
+    assert mode is not None
+    assert ranges_of(exported.graph, mode.shape_env) == exported.range_constraints
+    assert len(exported.range_constraints) == 1
+
+
 def test_bounds_of_a_symbolic_size_are_known_without_a_guard() -> None:
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment)
@@ -437,3 +524,115 @@ def test_dynamo_leaves_a_view_in_place_of_an_input_to_eager(change: Callable[...
     compile_: Any = torch.compile
     with pytest.raises(torch._dynamo.exc.Unsupported, match="inplace view on a graph input"):
         compile_(program, backend="eager", fullgraph=True)(x)
+
+
+# -- the stock pipeline --------------------------------------------------------------------------------
+
+
+def test_a_slice_of_stock_counts_from_the_start_of_the_storage() -> None:
+    def program(x: Tensor) -> Tensor:
+        ops.bump(x[1:3])
+        return x.sum()
+
+    (call,) = stock_calls(stock_graph(program, (torch.zeros(8, 4)[4:],)).graph)
+    assert (call.kwargs["_t_slice_start"], call.kwargs["_t_slice_end"]) == (5, 7)
+    bases: Any = call.kwargs["_all_bases"]
+    assert bases[0].meta["val"].storage_offset() == 16
+
+
+@pytest.mark.parametrize(("v2", "expected"), [(True, [None, (4, 4)]), (False, [None, (4,)])])
+def test_a_stock_call_returns_its_results_then_new_values(v2: bool, expected: list[Any]) -> None:
+    def program(x: Tensor) -> Tensor:
+        ops.bump(x[1])
+        return x.sum()
+
+    (call,) = stock_calls(stock_graph(program, (torch.zeros(4, 4),), v2=v2).graph)
+    assert [None if v is None else tuple(v.shape) for v in call.meta["val"]] == expected
+
+
+def test_a_stock_graph_returns_the_copy_where_the_program_returns_an_input() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.add_(1)
+        return x
+
+    graph = stock_graph(program, (torch.zeros(4),)).graph
+    (returned,) = list(graph.nodes)[-1].args[0]
+    assert returned.target is aten.copy_.default and returned.args[0].op == "placeholder"
+
+
+def test_inductor_takes_lists_of_passes_and_asks_each_for_its_uuid() -> None:
+    passes = inductor_pass(lambda graph: None)
+    assert isinstance(passes, CustomGraphPass) and passes.uuid()
+    assert get_custom_graph_passes([passes, passes]) == (passes, passes)
+    for slot in ("joint_custom_pre_pass", "post_grad_custom_post_pass"):
+        assert hasattr(inductor_config(), slot)
+
+
+def test_a_fake_view_is_what_tracing_makes() -> None:
+    with FakeTensorMode():
+        base = torch.empty(8, 4)
+        traced = base[2:4].t()
+    made = fake_view(base, (4, 2), (1, 4), 8)
+    assert made is not None and type(made) is type(traced) and made.device == traced.device
+    assert (made.size(), made.stride(), made.storage_offset()) == (traced.size(), traced.stride(), 8)
+    assert storage_key(made) == storage_key(base)
+    assert fake_view(torch.ones(3), (1,), (1,), 0) is None
+
+
+# ---- Inductor ------------------------------------------------------------------------------------------------
+
+
+def _inductor(fn: Callable[..., Any], *args: Tensor) -> Callable[..., Any]:
+    """`fn` as traced, writes and all, by Inductor's inner compiler."""
+    module = _traced(fn, *args)
+    output = next(iter(reversed(module.graph.nodes)))
+    output.args = ((output.args[0],) if isinstance(output.args[0], Node) else tuple(output.args[0]),)
+    module.recompile()
+    fakes = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
+    with config.patch(pattern_matcher=False, reorder_for_locality=False, compile_threads=1):
+        run = compile_fx_inner(module, fakes, is_inference=True)
+    return lambda *given: run(list(given))
+
+
+def test_inductor_computes_a_reader_after_the_call_that_overwrites_what_it_reads() -> None:
+    """Why every call that writes goes through a lowering rule of our own."""
+
+    def fn(x: Tensor) -> Tensor:
+        old = x + 1
+        ops.bump(x)
+        return old * 2
+
+    assert torch.equal(_inductor(fn, torch.zeros(8))(torch.zeros(8))[0], torch.full((8,), 4.0))
+
+
+def test_inductor_computes_a_reader_before_a_copy_and_copies_in_place() -> None:
+    def fn(x: Tensor) -> Tensor:
+        old = x + 1
+        x[2:].copy_(x[:-2] * 3)
+        return old * 2
+
+    x = torch.arange(8.0)
+    assert torch.equal(_inductor(fn, x)(x)[0], (torch.arange(8.0) + 1) * 2)
+    assert torch.equal(x, torch.cat([torch.arange(2.0), torch.arange(6.0) * 3]))
+
+
+def test_inductor_overlooks_reads_of_a_later_version_when_it_fuses_a_write() -> None:
+    """Why two kernels share a loop only if a stricter question is answered: see `_may_share_a_loop`."""
+    source = inspect.getsource(Scheduler.fusable_weak_dep)
+    assert "read.name == real_name" in source
+    assert list(inspect.signature(Scheduler.fusable_weak_dep).parameters) == ["self", "weak_dep", "node1", "node2"]
+
+
+def test_an_operator_of_ours_is_lowered_by_a_rule_of_ours() -> None:
+    assert all(call in lowerings for call in CALLS)
+    assert all(can_auto_functionalize(call) for call in CALLS)
+
+
+def test_a_marked_node_is_realized_with_the_strides_that_it_was_traced_with() -> None:
+    assert "inductor_realize_to_strides" in inspect.getsource(graph.GraphLowering.run_node)
+
+
+def test_inductors_table_leaves_copies_and_scatters_alone() -> None:
+    table = select_decomp_table()
+    kept = [aten.copy.default, aten.clone.default, aten.select_scatter.default, aten.slice_scatter.default]
+    assert not any(op in table for op in kept)

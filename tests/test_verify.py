@@ -461,7 +461,7 @@ def test_the_command_names_what_it_did_not_verify(folder: Path) -> None:
     [
         (["programs.py:wrong_inputs"], "not-a-tensor-program"),
         (["programs.py:missing"], "not-found"),
-        (["model.pt2"], "bad-target"),
+        (["model.pt2"], "not-found"),
         (["programs.py:right", "--strategy", "v3"], "unknown-option"),
         (["programs.py:right", "--grad-mode", "off"], "unknown-option"),
         (["programs.py:right", "--json", "nowhere/answer.json"], "not-found"),

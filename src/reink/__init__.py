@@ -7,8 +7,10 @@ than the standard library; here it is told who draws it as a page.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
+from reink import logs
 from reink.report import Report
 
 __version__ = "0.1.0"
@@ -19,8 +21,13 @@ __all__ = [
     "Report",
     "Verification",
     "compile",
+    "disable_in_inductor",
+    "enable_in_inductor",
     "explain",
     "functionalize",
+    "in_inductor",
+    "reinplace",
+    "reinplace_exported",
     "verify",
 ]
 
@@ -30,8 +37,13 @@ _HOMES = {
     "ReinkError": "reink.errors",
     "Verification": "reink.verification.answer",
     "compile": "reink.api",
+    "disable_in_inductor": "reink.backends.in_inductor",
+    "enable_in_inductor": "reink.backends.in_inductor",
     "explain": "reink.api",
     "functionalize": "reink.api",
+    "in_inductor": "reink.backends.in_inductor",
+    "reinplace": "reink.backends.stock",
+    "reinplace_exported": "reink.backends.exported",
     "verify": "reink.verification.verify",
 }
 
@@ -54,6 +66,7 @@ def _frame(report: Report) -> str:
 
 
 Report.drawn_by(_page, _frame)
+logs.switch_on(os.environ)
 
 
 def __dir__() -> list[str]:

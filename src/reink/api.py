@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.fx
+from torch.export import ExportedProgram
 
 from reink.backends.dynamo import compile_graph
+from reink.backends.exported import explain_exported, functionalize_exported
 from reink.backends.runtime import Variants
 from reink.core.boundary import AliasPattern, Watched, hand_back, has_one_storage, pack
 from reink.core.epilogue import with_epilogue
@@ -174,6 +176,11 @@ def run_flat(program: Program, source: Source, given: Sequence[Any], pattern: Al
     return pytree.tree_unflatten(source.wrappers.rebuilt(given, handed), program.out_spec)
 
 
+@overload
+def functionalize(fn: ExportedProgram, *, strategy: str = "v2") -> ExportedProgram: ...
+
+
+@overload
 def functionalize(
     fn: Any,
     args: Sequence[Any],
@@ -182,14 +189,29 @@ def functionalize(
     strategy: str = "v2",
     keep_input_mutations: bool = True,
     dynamic_shapes: Any = None,
-) -> Functionalized:
-    """The pure form of `fn`, traced with example `args`.
+) -> Functionalized: ...
+
+
+def functionalize(
+    fn: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    strategy: str = "v2",
+    keep_input_mutations: bool = True,
+    dynamic_shapes: Any = None,
+) -> Functionalized | ExportedProgram:
+    """The pure form of `fn`, traced with example `args`; of an exported program, which has its inputs already, another.
 
     `dynamic_shapes`: None for the sizes of the example, anything else makes all sizes symbolic. Raises
     ReinkError for what cannot be captured or said purely.
     """
     options = Options.of({"strategy": strategy})
-    source = source_of_callable(fn, args, kwargs)
+    if isinstance(fn, ExportedProgram):
+        if not (args is None and kwargs is None and dynamic_shapes is None and keep_input_mutations):
+            raise _already_exported("functionalized")
+        return functionalize_exported(fn, options.strategy)
+    source = source_of_callable(fn, () if args is None else args, kwargs)
 
     def build(pattern: AliasPattern) -> Program:
         with without_collection():
@@ -197,6 +219,15 @@ def functionalize(
             return functionalize_program(captured, strategy=options.strategy)
 
     return Functionalized(source, keep_input_mutations, build)
+
+
+def _already_exported(done: str) -> ReinkError:
+    return ReinkError(
+        "unknown-option",
+        f"an exported program is {done} as it was exported, for its own inputs",
+        why="what it takes, which sizes may change and where its mutations go is settled in its signature",
+        do="give the exported program alone, or the module with its example arguments",
+    )
 
 
 class CompiledFunction:
@@ -255,9 +286,22 @@ def _compile_source(
     return compiled, pattern, watched
 
 
-def explain(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, **given: Any) -> Report:
-    """Compile `fn` for example `args` and report what became of each write. Runs nothing.
+@overload
+def explain(fn: ExportedProgram, **given: Any) -> Report: ...
+
+
+@overload
+def explain(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, **given: Any) -> Report: ...
+
+
+def explain(fn: Any, args: Sequence[Any] | None = None, kwargs: dict[str, Any] | None = None, **given: Any) -> Report:
+    """Compile `fn` for example `args`, or an exported program, and report what became of each write. Runs nothing.
 
     Takes the options of `Options`.
     """
-    return _compile_source(source_of_callable(fn, args, kwargs), Options.of(given))[0].report()
+    if isinstance(fn, ExportedProgram):
+        if args is not None or kwargs is not None:
+            raise _already_exported("explained")
+        return explain_exported(fn, **given)
+    source = source_of_callable(fn, () if args is None else args, kwargs)
+    return _compile_source(source, Options.of(given))[0].report()

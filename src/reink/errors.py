@@ -24,6 +24,10 @@ CODES = MappingProxyType(
         "subgraph-alias": "a branch or body of a control-flow operator returns memory of an operand that is written",
         "tensor-subclass": "an input is a tensor subclass that cannot be taken apart into plain tensors",
         "needs-gradient": "the program needs gradients",
+        "unknown-call": "a functional call of a mutable operator is not in the form that PyTorch writes",
+        "no-values": "a node of a graph has no fake value",
+        "aliased-inputs": "two inputs of a functional graph share memory, and one of them is written",
+        "no-compiler": "code was to be generated for the CPU, and there is no C++ compiler",
         "not-pure": "a graph that has to be pure holds a write",
         "pass-failed": "a user pass raised, or left a graph that is not well-formed",
         "internal-ill-formed": "a step of reink left a graph that is not well-formed",
@@ -32,6 +36,7 @@ CODES = MappingProxyType(
         "bad-target": "the name given on the command line does not return (fn, args)",
         "cannot-audit": "an operator takes none of the arguments that were made from its schema",
         "other-inputs": "a functionalized program is called with inputs unlike those it was made for",
+        "cannot-export": "an exported program cannot say what the program does, or says more than reink follows",
         "strict-copy": "a copy remains and strict=True forbids it",
     }
 )

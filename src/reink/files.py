@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def replace_file(path: str | Path, text: str) -> None:
     """Write `text` as UTF-8 to `path`; if that fails, what was there before still is.
 
-    Half a letter, as a file name may hold, is written as its escape. What is no file, such as ``/dev/stdout``, cannot
-    be replaced and is written to.
+    Half a letter, as a file name may hold, is written as its escape.
     """
-    content = text.encode("utf-8", errors="backslashreplace")
+    with replacing(path) as beside:
+        beside.write_bytes(text.encode("utf-8", errors="backslashreplace"))
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A file to write in the place of `path`, with the same suffix; it takes that place when nothing is raised.
+
+    What is no file, such as ``/dev/stdout``, cannot be replaced: it is `path` itself.
+    """
     target = Path(path).resolve()
     if target.exists() and not target.is_file():
-        target.write_bytes(content)
+        yield target
         return
-    beside = target.with_name(f".{target.name[:100]}.{os.getpid()}.new")
+    beside = target.with_name(f".{target.name[:100]}.{os.getpid()}.new{target.suffix[:20]}")
     try:
-        beside.write_bytes(content)
+        yield beside
         if target.exists():
             shutil.copymode(target, beside)
         os.replace(beside, target)

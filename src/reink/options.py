@@ -5,30 +5,35 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from types import NoneType
 from typing import Any
 
 from reink.errors import ReinkError
 
 # Settled names whose work has not landed: refused, never ignored.
-NOT_YET = ("donate", "max_extra_bytes", "decompositions")
+NOT_YET = ("donate", "decompositions")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of `reink.compile` and of the back end.
 
-    `codegen`: ``eager`` runs the lowered graph with PyTorch's own kernels. `strategy`: the call form of mutable
-    operators, ``v1`` by argument or ``v2`` by base. `passes`: functions that edit the pure graph. `strict`
-    turns a remaining copy of more than `strict_bytes` into an error. `prove` has the values of the lowered graph proven
-    equal to those of the pure one, at compile time; a graph that is refuted does not run.
+    `codegen`: ``eager`` runs the lowered graph with PyTorch's own kernels, ``inductor`` has Inductor generate code for
+    it, in a `mode` of `torch.compile`. `strategy`: the call form of mutable operators, ``v1`` by argument or ``v2`` by
+    base. `passes`: functions that edit the pure graph. `strict` turns a remaining copy of more than `strict_bytes` into
+    an error. `prove` has the values of the lowered graph proven equal to those of the pure one, at compile time; a
+    graph that is refuted does not run. `max_extra_bytes`: how many bytes more may be live because a reader moved above
+    a write or a write waited; None: any number, 0: none.
     """
 
     codegen: str = "eager"
+    mode: str | None = None
     strategy: str = "v2"
     passes: tuple[Callable[[Any], None], ...] = ()
     strict: bool = False
     strict_bytes: int = 0
     prove: bool = False
+    max_extra_bytes: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -51,7 +56,8 @@ class Options:
 
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "codegen": ("eager",),
+    "codegen": ("eager", "inductor"),
+    "mode": (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     "strategy": ("v1", "v2"),
     "strict": (True, False),
     "prove": (True, False),
@@ -60,11 +66,12 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 def _check(name: str, value: Any) -> None:
     choices = _CHOICES.get(name)
-    if choices is not None and not (isinstance(value, (str, bool)) and value in choices):
+    if choices is not None and not (isinstance(value, (str, bool, NoneType)) and value in choices):
         shown = " or ".join(repr(c) for c in choices)
         raise _bad(f"the option {name} cannot be {value!r}", f"use {shown}")
-    if name == "strict_bytes" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise _bad(f"the option strict_bytes cannot be {value!r}", "use a number of bytes, 0 or more")
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if (name == "strict_bytes" and not is_count) or (name == "max_extra_bytes" and not is_count and value is not None):
+        raise _bad(f"the option {name} cannot be {value!r}", "use a number of bytes, 0 or more")
     if name == "passes" and not (isinstance(value, (list, tuple)) and all(callable(p) for p in value)):
         raise _bad("the option passes has to be a list of functions of an fx graph", "give passes=(my_pass,)")
 

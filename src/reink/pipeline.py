@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import random
 import time
@@ -24,8 +25,10 @@ from reink.core.torch_internals import FakeTensor, refresh_values
 from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.cleanup import cleanup
+from reink.passes.decompose import decompose
 from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
+from reink.passes.placement import Rules
 from reink.passes.refusals import OutsideInput
 from reink.passes.reinplace import reinplace
 from reink.report import Decision, Report, Verdict, amount
@@ -160,9 +163,16 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
         cleanup(functional)
     for user_pass in options.passes:
         _run_everywhere(user_pass, functional)
+    generated = None
+    if options.codegen == "inductor":
+        inductor = importlib.import_module("reink.core.inductor_internals")
+        with _timed(compiled, "decompose"):
+            decompose(functional, inductor.decomposition_table())
+            cleanup(functional)
+        generated = inductor.is_node_realized
     said = copied(functional) if options.prove else functional  # reinplace may take calls apart
     with _timed(compiled, "reinplace"):
-        plan = reinplace(functional, reorder=bool(options.passes), dice=dice)
+        plan = reinplace(functional, Rules(bool(options.passes), dice, generated, options.max_extra_bytes))
     with _timed(compiled, "lower"):
         lowered = lower(plan)
     compiled.plan, compiled.lowered = plan, lowered

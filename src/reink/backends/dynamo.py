@@ -55,7 +55,7 @@ def reink_backend(
 
 
 def _given(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if v is not None and k != "mode"}
+    return {k: v for k, v in kwargs.items() if v is not None}
 
 
 def compile_graph(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from reink.backends.announcing import announce
 from reink.core.aliasing import extent_of, layout_of
 from reink.core.boundary import AliasPattern, address_of, behind, hand_back, has_one_storage, pack
 from reink.core.torch_internals import FakeTensor, forward_of
-from reink.pipeline import Compiled, complete, reaching, without_collection
-from reink.report import amount
+from reink.pipeline import Compiled, compile_program, complete, reaching, without_collection
+from reink.report import Verdict
 
 Tensor = torch.Tensor
 log = logging.getLogger("reink")
@@ -124,9 +127,10 @@ class Variants:
         compiled = self._apart if as_begun else self._build(pattern, offsets)
         with without_collection():
             complete(compiled)
-        _log(compiled)
+        run, compiled = _run_by(compiled)
+        announce(compiled)
         self.compiled.append(compiled)
-        run, signature = _runner(compiled), compiled.functional.signature
+        signature = compiled.functional.signature
 
         def packed(*inputs: Any) -> Any:
             return tuple(hand_back(inputs, run(*pack(inputs, pattern)), signature, pattern))
@@ -140,14 +144,17 @@ def _are_real(inputs: Sequence[Any]) -> bool:
     return not any(isinstance(v, (FakeTensor, torch.SymInt)) for v in inputs)
 
 
-def _log(compiled: Compiled) -> None:
-    if not log.isEnabledFor(logging.INFO) or compiled.plan is None:
-        return
-    choices = compiled.plan.every_choice()
-    copied = sum(c.bytes or 0 for c in choices)
-    kept = sum(1 for c in choices if c.bytes == 0)
-    log.info("%s: %d writes, %d in place, %s cloned", compiled.name, len(choices), kept, amount(copied))
-
-
-def _runner(compiled: Compiled) -> Callable[..., Any]:
-    return forward_of(compiled.runs.module)
+def _run_by(compiled: Compiled) -> tuple[Callable[..., Any], Compiled]:
+    """What runs a compiled program, and that program: another one where no code can be generated for it."""
+    if compiled.options.codegen != "inductor" or compiled.runs is not compiled.lowered:
+        return forward_of(compiled.runs.module), compiled
+    inductor = importlib.import_module("reink.backends.inductor")
+    try:
+        return inductor.generated(compiled.runs, compiled.options.mode), compiled
+    except inductor.Unsupported as error:
+        log.info("%s: no code is generated, PyTorch's own kernels run: %s", compiled.name, error)
+        reason = str(error)
+    with without_collection():
+        other = compile_program(compiled.captured, replace(compiled.options, codegen="eager"), compiled.name)
+    other.verdicts.append(Verdict("code generation", True, (f"PyTorch's own kernels run: {reason}",), decided=False))
+    return forward_of(other.runs.module), other

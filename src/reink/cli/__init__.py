@@ -1,4 +1,4 @@
-"""The command line: ``reink explain``, ``reink verify``, ``reink fuzz``, ``reink show``, ``reink ops``.
+"""The command line: ``reink explain``, ``verify``, ``reinplace``, ``fuzz``, ``show``, ``ops``.
 
 Exit status: 0 fine, 1 the answer is no, 2 the user's mistake. What a command answers goes to standard
 output; progress, mistakes and whatever the user's program prints go to standard error.
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from reink.cli import explain, fuzz, ops, show, verify
+from reink.cli import explain, fuzz, ops, reinplace, show, verify
 
 __all__ = ["app", "main"]
 
@@ -58,6 +58,7 @@ def options(
 # the commands, in the order in which the help lists them
 app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
+app.command(epilog=reinplace.EXAMPLE)(reinplace.reinplace)
 app.command(epilog=fuzz.EXAMPLE)(fuzz.fuzz)
 app.command(epilog=show.EXAMPLE)(show.show)
 app.command(epilog=ops.EXAMPLE)(ops.ops)

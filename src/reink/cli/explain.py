@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from reink.cli.answers import check_apart, check_file, check_page, console, others_print_to_stderr, progress, save
 from reink.cli.mistakes import coded, mistakes
-from reink.cli.parameters import HtmlFile, JsonFile, Programs, Strategy, Target, check_strategy
-from reink.cli.target import Program, files_of, load
+from reink.cli.parameters import HtmlFile, JsonFile, Load, Programs, Strategy, Strict, Target, check_strategy
+from reink.cli.target import Program, files_of, load_program
 from reink.errors import ReinkError
 from reink.report import Report
 from reink.show.terminal import print_report
@@ -25,8 +24,9 @@ def explain(
     json_file: JsonFile = "",
     html_file: HtmlFile = "",
     strategy: Strategy = "v2",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any copy is left.")] = False,
+    strict: Strict = False,
     programs: Programs = True,
+    load: Load = "",
 ) -> None:
     """Compile a program and say what became of each of its writes: in place, or copied and why."""
     check_strategy(strategy)
@@ -34,7 +34,7 @@ def explain(
     check_page(html_file)
     check_apart(html_file, [json_file], "the file of --json too")
     with others_print_to_stderr():
-        program = load(target)
+        program = load_program(target, load)
         for file in (json_file, html_file):
             check_apart(file, files_of(program), "the program's own file")
         with progress(f"compiling {target}"):
@@ -45,12 +45,11 @@ def explain(
         print_report(report, console(), programs=programs)
     save(report.save, json_file, f"; reink show {json_file} prints it again")
     save(report.save_html, html_file, "; open it in a browser")
-    if strict and report.copies:
-        typer.echo(str(_copies_left(report)), err=True)
-        raise typer.Exit(1)
+    if strict:
+        refuse_copies(report)
 
 
-def _explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], strategy: str) -> Report:
+def _explain(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None, strategy: str) -> Report:
     """`reink.explain`, imported when it is needed; tests put their own in its place."""
     import reink
 
@@ -60,7 +59,16 @@ def _explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 def _compile(program: Program, strategy: str) -> Report:
     with coded(program.target, program.fn, "compiled", "explain"):
+        if program.exported is not None:
+            return _explain(program.exported, None, None, strategy)
         return _explain(program.fn, program.args, program.kwargs, strategy)
+
+
+def refuse_copies(report: Report) -> None:
+    """End with status 1, and a message that names the first, if a copy is left."""
+    if report.copies:
+        typer.echo(str(_copies_left(report)), err=True)
+        raise typer.Exit(1)
 
 
 def _copies_left(report: Report) -> ReinkError:

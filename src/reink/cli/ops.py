@@ -12,6 +12,7 @@ from rich.text import Text
 
 from reink.cli.answers import console, others_print_to_stderr
 from reink.cli.mistakes import mistakes, near
+from reink.cli.parameters import Load
 from reink.cli.target import load_code
 from reink.errors import ReinkError
 
@@ -28,7 +29,7 @@ def ops(
     audit: Annotated[
         str, typer.Option(metavar="OP", help="Run this operator on watched memory: does it keep to its schema?")
     ] = "",
-    load: Annotated[str, typer.Option(metavar="FILE|MODULE", help="Import this first; it registers operators.")] = "",
+    load: Load = "",
 ) -> None:
     """List the facts reink knows of operators: what each writes, and its twin with or without a write.
 

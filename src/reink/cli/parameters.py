@@ -14,10 +14,12 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="FILE.py:NAME or MODULE:NAME. NAME() returns (fn, args) or (fn, args, kwargs).",
+        help="FILE.py:NAME or MODULE:NAME, where NAME() returns (fn, args) or (fn, args, kwargs); or FILE.pt2.",
         show_default=False,
     ),
 ]
+Load = Annotated[str, typer.Option("--load", metavar="FILE|MODULE", help="Import this first; it registers operators.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any copy is left.")]
 JsonFile = Annotated[
     str,
     typer.Option("--json", metavar="FILE", help="Save the report too; - writes only it, to standard output."),

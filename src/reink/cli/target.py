@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reink.cli.mistakes import file_of, near, no_file, refuse
-from reink.errors import ReinkError
+from reink.cli.mistakes import file_of, near, no_file, refuse, said
+from reink.errors import ReinkError, causes
 
 SHAPE = "give FILE.py:NAME or MODULE:NAME, where NAME() returns (fn, args) or (fn, args, kwargs)"
+SAVED = ".pt2"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a target returned: the program and its example arguments."""
+    """What a target returned: the program and its example arguments, None for a saved program that has none.
+
+    `exported` is the saved program itself.
+    """
 
     target: str
     fn: Callable[..., Any]
-    args: tuple[Any, ...]
+    args: tuple[Any, ...] | None
     kwargs: dict[str, Any]
+    exported: Any = None
 
 
 def load(target: str) -> Program:
-    """The program that `target` names, from the user's own code. Raises ReinkError ``bad-target``, ``not-found``."""
+    """The program that `target` names: of the user's own code, or a saved one.
+
+    Raises ReinkError ``bad-target``, ``not-found``.
+    """
     place, colon, name = target.rpartition(":")
-    if target.endswith(".pt2") or place.endswith(".pt2"):
-        raise ReinkError(
-            "bad-target",
-            f"cannot read {target}: saved .pt2 programs are not read yet; they come later",
-            do=SHAPE,
-        )
+    if target.endswith(SAVED):
+        exported = load_saved(Path(target))
+        args, kwargs = exported.example_inputs or (None, {})
+        return Program(target, exported.module(), args, kwargs, exported)
+    if place.endswith(SAVED):
+        raise ReinkError("bad-target", f"{place} is a saved program, which has no NAME", do=f"give {place}")
     if not colon or not place or not name:
         raise ReinkError("bad-target", f"the target {target!r} has no NAME", do=_shape_for(target))
     module = load_code(place)
@@ -46,8 +56,52 @@ def load(target: str) -> Program:
     return _call(target, getattr(module, name))
 
 
+def load_program(target: str, operators: str) -> Program:
+    """`load`, after an import of the file or module `operators`, if that is given."""
+    if operators:
+        load_code(operators)
+    return load(target)
+
+
+def load_saved(file: Path) -> Any:
+    """The exported program that ``torch.export.save`` put into `file`. Raises as `load` does."""
+    import torch
+
+    if not file.is_file():
+        raise no_file(file, SAVED)
+    noted: list[BaseException] = []
+    with _noting(noted):
+        try:
+            return torch.export.load(file)
+        except Exception as error:
+            *_, first = causes(noted[0] if noted else error)
+            why = said(first).partition(". ")[0].splitlines()[0]
+            do = "give what torch.export.save wrote; --load FILE imports first what registers its operators"
+            raise ReinkError("bad-target", f"cannot read {file}", why=why, do=do) from error
+
+
+@contextlib.contextmanager
+def _noting(errors: list[BaseException]) -> Iterator[None]:
+    """Keep the tracebacks that torch logs while it tries the formats of a file: collect their errors instead."""
+
+    def note(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            errors.append(error)
+        return error is None
+
+    log = logging.getLogger("torch.export")
+    log.addFilter(note)
+    try:
+        yield
+    finally:
+        log.removeFilter(note)
+
+
 def files_of(program: Program) -> list[str]:
     """The files of the user's that `program` was loaded from: the target's, and that of its function."""
+    if program.exported is not None:
+        return [program.target]
     place = program.target.rpartition(":")[0]
     file = place if place.endswith(".py") or "/" in place else getattr(sys.modules.get(place), "__file__", None)
     return [known for known in (file, file_of(program.fn)) if known]

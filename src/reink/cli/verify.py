@@ -14,8 +14,9 @@ from rich.text import Text
 
 from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
 from reink.cli.mistakes import coded, mistakes
-from reink.cli.parameters import JsonFile, Strategy, Target, check_strategy
-from reink.cli.target import Program, load
+from reink.cli.parameters import JsonFile, Load, Strategy, Target, check_strategy
+from reink.cli.target import Program, load_program
+from reink.errors import ReinkError
 
 if TYPE_CHECKING:
     from reink.verification.answer import Run, Verification
@@ -35,6 +36,7 @@ def verify(
         str, typer.Option(metavar="MODE", help="How it is called: no_grad, grad or inference.")
     ] = "no_grad",
     pairs: Annotated[int, typer.Option(metavar="N", help="Let at most N pairs of inputs share a storage.")] = 4,
+    load: Load = "",
 ) -> None:
     """Run a program in eager and compiled, on its inputs and on derived ones, and say whether they agree.
 
@@ -43,7 +45,7 @@ def verify(
     check_strategy(strategy)
     check_file(json_file)
     with others_print_to_stderr():
-        program = load(target)
+        program = load_program(target, load)
         with progress(f"verifying {target}") as tell:
             answer = _verified(program, strategy, grad_mode, pairs, lambda run: tell(f"verifying {target}: {run}"))
     if json_file == "-":
@@ -60,6 +62,13 @@ def _verify(program: Program, strategy: str, grad_mode: str, pairs: int, tell: C
     import reink
 
     fn, args, kwargs = program.fn, program.args, program.kwargs
+    if args is None:
+        raise ReinkError(
+            "bad-target",
+            f"{program.target} has no example inputs to run on",
+            why="it was saved without those that it was exported with",
+            do="save the program that torch.export.export returns, or set its example_inputs",
+        )
     answer: Verification = reink.verify(
         fn, args, kwargs, strategy=strategy, grad_mode=grad_mode, most_pairs=pairs, tell=tell
     )

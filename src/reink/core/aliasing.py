@@ -31,6 +31,7 @@ from reink.core.torch_internals import (
     ShapeEnv,
     detect_fake_mode,
     expression,
+    fake_view,
     lower_bound,
     operator_named,
 )
@@ -232,12 +233,23 @@ class Place:
         """A fake tensor with this geometry; made from the parent's when no traced value had it."""
         if self._value is None:
             assert self.parent is not None and self.step is not None
-            self._value = view_value(self.parent.value, self.step)
+            value = self._plain_value(self.parent)
+            self._value = view_value(self.parent.value, self.step) if value is None else value
         return self._value
 
     @value.setter
     def value(self, value: Any) -> None:
         self._value = value
+
+    def _plain_value(self, parent: Place) -> Any:
+        """The value, where numbers alone say what it is: no symbol, no change of dtype, no dim whose stride is open."""
+        same = self.dtype == parent.dtype and self.bits == parent.bits
+        if not same or 1 in self.size or self.is_symbolic() or parent.is_symbolic():
+            return None
+        start, moved = parent.value.storage_offset(), self.offset - parent.offset
+        if type(start) is not int or moved % self.dtype.itemsize:
+            return None
+        return fake_view(parent.value, self.size, self.stride, start + moved // self.dtype.itemsize)
 
     def suggest_value(self, value: Any) -> None:
         """A fake tensor that has this geometry, in case none is known yet: saves making one."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.opinfo import OpFacts, facts_of, hidden_writes
+from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
 from reink.core.program import BaseView
 from reink.core.torch_internals import has_side_effect
 from reink.core.views import step_operator
@@ -190,3 +190,20 @@ def _add_nodes(values: Iterable[Any], found: list[Node]) -> None:
             _add_nodes(item.values(), found)
         elif isinstance(item, (list, tuple)) and not hasattr(item, "_fields"):
             _add_nodes(item, found)
+
+
+def call_of(value: Any) -> Node | None:
+    """The v1 call that `value` is a result of."""
+    call = value.args[0] if isinstance(value, Node) and facts_of(value.target).kind is Kind.GETITEM else None
+    return call if isinstance(call, Node) and call.target is auto_functionalized else None
+
+
+def called(node: Node) -> OpFacts:
+    """The operator that a v1 or v2 call wraps, or the one that is called."""
+    facts = facts_of(node.target)
+    return facts if facts.kind is Kind.SUBGRAPH else facts_of(node.args[0])
+
+
+def result_nodes(call: Node) -> dict[int, Node]:
+    """The nodes that take the results of a call, by number."""
+    return {u.args[1]: u for u in call.users if facts_of(u.target).kind is Kind.GETITEM}  # type: ignore[misc]

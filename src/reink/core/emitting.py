@@ -24,14 +24,15 @@ _NEVER: Any = object()  # nothing is known yet, which is not that torch cannot s
 class GraphEmitter:
     """Adds nodes to the functional graph on behalf of one captured node at a time.
 
-    Every node gets the source line of that node and its place in the order of capture. `read` gives the newest
-    node for a place; it is needed only to ask for symbolic sizes.
+    Every node gets that node (`origin`), its source line, and its place in the order of capture. `read` gives the
+    newest node for a place; it is needed only to ask for symbolic sizes.
     """
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self._append = NodeAppender(graph).append
         self.read: Callable[[Place], Node] | None = None
         self.stack_trace: str | None = None
+        self.origin: Node | None = None
         self._order = 0
 
     def emit(self, target: Any, args: tuple[Any, ...], value: Any, kwargs: dict[str, Any] | None = None) -> Node:
@@ -42,6 +43,7 @@ class GraphEmitter:
         if self.stack_trace is not None:
             meta["stack_trace"] = self.stack_trace
         meta["reink_order"] = self._order
+        meta["reink_from"] = self.origin
         self._order += 1
         return node
 

@@ -1,4 +1,4 @@
-"""The boundary of a functional program put into the graph itself, so that it behaves like the user's program.
+"""The boundary of a functional program: found in a graph, or put into it so that it behaves like the user's program.
 
 New values are copied into their inputs at the very end; outputs that alias an input or each other are made
 again from it by views. The result runs with any fx interpreter and shares no memory that eager does not share.
@@ -6,12 +6,14 @@ again from it by views. The result runs with any fx interpreter and shares no me
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
+from reink.core.calls import CALLS, written_arguments
 from reink.core.opinfo import Kind, facts_of
 from reink.core.program import Form, OutputKind, OutputSpec, Program, ViewStep
 from reink.core.torch_internals import NodeAppender, graph_module
@@ -19,6 +21,109 @@ from reink.core.views import step_operator
 
 Node = torch.fx.Node
 aten = torch.ops.aten
+
+
+def epilogue_copies(program: Program) -> frozenset[Node]:
+    """The copies into whole inputs that come last: nothing after one reads or writes its input, results aside.
+
+    Empty for a graph that is not said to have an epilogue.
+    """
+    found: set[Node] = set()
+    used: set[Node] = set()
+    for node in reversed(program.graph.nodes) if program.signature.epilogue_in_graph else ():
+        if node.op != "call_function" or facts_of(node.target).kind is Kind.VIEW:
+            continue
+        target = node.args[0] if node.target is aten.copy_.default else None
+        if isinstance(target, Node) and target.op == "placeholder" and target not in used:
+            found.add(node)
+        used.update(_memory(operand) for operand in node.all_input_nodes)
+    return frozenset(found)
+
+
+def settle_epilogue(graph: torch.fx.Graph) -> None:
+    """Let the copies into inputs come last, and let what else uses such an input use what it was before.
+
+    So the graphs of AOTAutograd are meant: inputs are values, and passes have put them where equal values stood.
+    """
+    output = next(iter(reversed(graph.nodes)))
+    copies = [n for n in graph.find_nodes(op="call_function", target=aten.copy_.default) if _into_input(n)]
+    written = {n.args[0] for n in copies}
+    held: dict[Node, Node] = {}
+
+    def hold(value: Node) -> Node:
+        if _root(value) in written and value not in held:
+            with graph.inserting_before(copies[0]):
+                held[value] = graph.call_function(aten.clone.default, (value,))
+            held[value].meta["val"] = value.meta.get("val")
+        return held.get(value, value)
+
+    for node in copies:
+        output.prepend(node)
+    for node in copies:
+        node.args = (node.args[0], *torch.fx.map_arg(node.args[1:], hold))
+    output.args = torch.fx.map_arg(output.args, hold)
+
+
+def tie_epilogue(graph: torch.fx.Graph) -> None:
+    """Let an input that ends with a value made elsewhere be overwritten from the last of its own versions.
+
+    Functionalization leaves no trace of a write that was overwritten as a whole: without the tie its memory would seem
+    to be needed for what the caller gave. The calls in `graph` are those of reink.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        if not _into_input(node):
+            continue
+        target, source = node.args[:2]
+        last = target
+        while (new := _next_version(last)) is not None and new is not source:
+            last = new
+        if last is target or new is source or _root(source) is last:
+            continue
+        with graph.inserting_before(node):
+            tied = graph.call_function(aten.copy.default, (last, source))
+        tied.meta["val"] = last.meta.get("val")
+        node.args = (target, tied)
+
+
+def _next_version(value: Node) -> Node | None:
+    """What a write makes of all of `value`: a scatter into it, or its new value as a base or argument of a call."""
+    for user in value.users:
+        if user.op != "call_function":
+            continue
+        if facts_of(user.target).window and user.args[0] is value:
+            return user
+        if user.target in CALLS and value in (written := _written(user)):
+            return _result(user, len(facts_of(user.args[0]).result_aliases) + written.index(value))
+    return None
+
+
+def _written(call: Node) -> list[Any]:
+    """What each new value of a functional call is a new value of."""
+    op, args, kwargs, *bases = call.args
+    return list(bases[0]) if bases else [v for _, v in written_arguments(op, args, kwargs)]  # type: ignore[arg-type]
+
+
+def _result(call: Node, index: int) -> Node:
+    """Result `index` of a call, taken if nobody has."""
+    found = next((u for u in call.users if u.args[1] == index), None)
+    if found is None:
+        with call.graph.inserting_after(call):
+            found = call.graph.call_function(operator.getitem, (call, index))
+        found.meta["val"] = call.meta["val"][index]
+    return found
+
+
+def _into_input(node: Node) -> bool:
+    target = node.args[0]
+    return isinstance(target, Node) and target.op == "placeholder"
+
+
+def _memory(node: Node) -> Node:
+    """The value in whose memory `node` is, through views and copies into it."""
+    root = _root(node)
+    while root.target is aten.copy_.default and isinstance(root.args[0], Node):
+        root = _root(root.args[0])
+    return root
 
 
 def with_epilogue(functional: Program) -> Program:

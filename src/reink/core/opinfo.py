@@ -170,6 +170,30 @@ WINDOWS = {
     "aten.as_strided_scatter.default": "aten.as_strided.default",
 }
 
+# Pure operators that keep most of their first operand. What they write depends on data, and a code generator that
+# is given their pure form copies the operand first.
+WRITES_IN_PART = frozenset(
+    {
+        "aten.index_put.default",
+        "aten._unsafe_index_put.default",
+        "aten.index_copy.default",
+        "aten.index_add.default",
+        "aten.index_fill.int_Scalar",
+        "aten.index_fill.int_Tensor",
+        "aten.masked_scatter.default",
+        "aten.scatter.src",
+        "aten.scatter.value",
+        "aten.scatter.reduce",
+        "aten.scatter.value_reduce",
+        "aten.scatter_add.default",
+        "aten.scatter_reduce.two",
+        "aten.put.default",
+        "_c10d_functional.all_reduce.default",
+        "_c10d_functional.wait_tensor.default",
+        "_c10d_functional.broadcast.default",
+    }
+)
+
 # By identity: hashing an operator runs Python code. The target is kept alive beside its facts.
 _facts: dict[int, tuple[Any, OpFacts]] = {}
 

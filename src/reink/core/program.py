@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from reink.core.torch_internals import print_by_name
+from reink.core.torch_internals import NodeAppender, print_by_name
 from reink.report import Source
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -189,6 +189,24 @@ def tensors_in(value: Any) -> Iterator[torch.fx.Node]:
             yield from tensors_in(item)
     elif isinstance(value, slice):
         yield from tensors_in((value.start, value.stop, value.step))
+
+
+def copy_nodes(source: torch.fx.Graph, target: torch.fx.Graph, made: dict[torch.fx.Node, torch.fx.Node]) -> None:
+    """Copy the nodes of `source`, without its output, into `target`; `made` gets the copy of each, and may know some.
+
+    Values and facts of nodes are shared; calls are named anew.
+    """
+    append, copy = NodeAppender(target).append, made.__getitem__
+    for node in source.nodes:
+        if node in made or node.op == "output":
+            continue
+        if node.op == "call_function":
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), copy)
+            new = append(node.target, args, kwargs)
+        else:
+            new = target.node_copy(node, copy)
+        new.meta = dict(node.meta)
+        made[node] = new
 
 
 def copied(program: Program) -> Program:

@@ -6,10 +6,14 @@ fails by naming the broken assumption.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +22,13 @@ import torch.utils._pytree as pytree
 from torch._C import _NodeBase
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.registry import lookup_backend
+from torch._export.verifier import TrainingIRVerifier, Verifier
+from torch._guards import TracingContext
+from torch._higher_order_ops.auto_functionalize import auto_functionalized as STOCK_V1
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as STOCK_V2
+from torch._higher_order_ops.auto_functionalize import can_auto_functionalize
 from torch._higher_order_ops.effects import _get_effect
+from torch._logging._internal import trace_structured
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -32,17 +42,22 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
+    free_symbols,
     free_unbacked_symbols,
 )
 from torch.fx.graph import _register_custom_builtin
 from torch.fx.node import has_side_effect
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.fx.traceback import preserve_node_meta, set_stack_trace
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
 from torch.utils._sympy.value_ranges import bound_sympy
 
 __all__ = [
+    "EXPORT_VERIFIERS",
+    "STOCK_V1",
+    "STOCK_V2",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -55,9 +70,12 @@ __all__ = [
     "ShapeEnv",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "can_auto_functionalize",
+    "codegen_of",
     "detect_fake_mode",
     "enable_python_dispatcher",
     "expression",
+    "fake_view",
     "forward_of",
     "graph_module",
     "has_data_dependent_size",
@@ -65,6 +83,8 @@ __all__ = [
     "has_registered_effect",
     "has_side_effect",
     "hint_of",
+    "inductor_config",
+    "inductor_pass",
     "inner_tensors",
     "input_nodes",
     "insert_size_checks",
@@ -76,12 +96,16 @@ __all__ = [
     "preserve_node_meta",
     "print_by_name",
     "pytree",
+    "ranges_of",
     "refresh_values",
     "rename_placeholder",
     "set_stack_trace",
     "stock_backend",
     "storage_key",
     "trace",
+    "trace_artifact",
+    "trace_decomposed",
+    "user_results",
 ]
 
 Tensor = torch.Tensor
@@ -124,6 +148,19 @@ def lower_bound(expr: Any, environment: ShapeEnv | None) -> float | None:
     return float(bound) if bound.is_number else None
 
 
+# What passes an exported program, by its dialect; only the first lets a graph write.
+EXPORT_VERIFIERS: dict[str, Any] = {"TRAINING": TrainingIRVerifier, "ATEN": Verifier}
+
+
+def ranges_of(graph: torch.fx.Graph, environment: ShapeEnv | None) -> dict[Any, Any]:
+    """The range of each symbol in the values of a graph."""
+    if environment is None:
+        return {}
+    values = (v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val")))
+    found = {s for v in values if isinstance(v, (Tensor, torch.SymInt, torch.SymFloat)) for s in free_symbols(v)}
+    return {s: environment.var_to_range[s] for s in sorted(found, key=str) if s in environment.var_to_range}
+
+
 def print_by_name(cls: type) -> type:
     """Class decorator: fx writes values of `cls` into generated code by their bare name, however nested."""
     _register_custom_builtin(cls.__name__, f"from {cls.__module__} import {cls.__name__}", cls)
@@ -136,6 +173,14 @@ def detect_fake_mode(values: Sequence[Any]) -> FakeTensorMode | None:
         if isinstance(value, FakeTensor):
             return value.fake_mode
     return None
+
+
+def fake_view(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
+    """The fake view of a fake `tensor` with plain numbers, made many times faster than by tracing; None for another."""
+    if type(tensor) is not FakeTensor:
+        return None
+    with no_dispatch():
+        return FakeTensor(tensor.fake_mode, torch.as_strided(tensor, size, stride, offset), tensor.fake_device)
 
 
 def has_registered_effect(op: Any) -> bool:
@@ -285,6 +330,23 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any]) -> torch.fx.Graph
     return traced
 
 
+def trace_decomposed(
+    function: Callable[..., Any], inputs: Sequence[Any], table: Mapping[Any, Callable[..., Any]], mode: FakeTensorMode
+) -> torch.fx.GraphModule:
+    """Trace a pure `function` over fake `inputs` of `mode`, with the operators of `table` decomposed."""
+    with mode, enable_python_dispatcher():
+        traced = make_fx(function, decomposition_table=dict(table), tracing_mode="real", _allow_non_fake_inputs=True)(
+            *inputs
+        )
+    assert isinstance(traced, torch.fx.GraphModule)
+    return traced
+
+
+def trace_artifact(name: str, payload: Callable[[], str]) -> None:
+    """Put a JSON text into PyTorch's structured trace; `payload` is asked only where the trace is on."""
+    trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=payload)
+
+
 def insert_size_checks(module: torch.fx.GraphModule, environment: ShapeEnv, note: str) -> None:
     """Put what tracing took for granted of sizes that the data decide into the graph: assertions that end in `note`."""
     if not environment.deferred_runtime_asserts:
@@ -335,6 +397,46 @@ def graph_module(
     names = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
     found = {n: attributes[n] if n in attributes else operator.attrgetter(n)(owner) for n in names}
     return _LazyGraphModule(found, graph)
+
+
+def codegen_of(graph: torch.fx.Graph) -> torch.fx.graph.CodeGen:
+    """How a graph takes and returns what it does, besides its nodes."""
+    return graph._codegen
+
+
+def inductor_config() -> Any:
+    """The settings of Inductor, which are loaded when they are first asked for."""
+    return importlib.import_module("torch._inductor.config")
+
+
+def user_results() -> int | None:
+    """How many results of the forward graph that is being compiled are not there for its backward graph alone."""
+    context = TracingContext.try_get()
+    known = context.fw_metadata if context is not None else None
+    return None if known is None else int(known.num_forward)
+
+
+def inductor_pass(run: Callable[[torch.fx.Graph], None]) -> Any:
+    """`run` as a custom pass of Inductor; compile caches tell one state of reink's source from another."""
+    base: Any = importlib.import_module("torch._inductor.custom_graph_pass").CustomGraphPass
+
+    class Pass(base):  # type: ignore[misc]
+        """A pass of reink."""
+
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            run(graph)
+
+        def uuid(self) -> str:
+            return f"{run.__module__}.{run.__qualname__} {_source_hash()}"
+
+    return Pass()
+
+
+@functools.cache
+def _source_hash() -> str:
+    """A name for what the source of reink is now."""
+    files = sorted(Path(__file__).parent.parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
 def forward_of(module: torch.fx.GraphModule) -> Callable[..., Any]:

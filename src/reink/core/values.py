@@ -34,7 +34,8 @@ class Values(dict[Node, Any]):
             value = self[argument]
             return self._ledger.read(value) if type(value) is Place else self.read_value(value)
         if isinstance(argument, (list, tuple)):
-            return type(argument)([a if type(a) is int else self.read(a) for a in argument])
+            items: list[Any] = [a if type(a) is int else self.read(a) for a in argument]
+            return type(argument)(*items) if hasattr(argument, "_fields") else type(argument)(items)
         if isinstance(argument, dict):
             return {k: self.read(v) for k, v in argument.items()}
         if isinstance(argument, slice):

@@ -17,6 +17,7 @@ import torch.fx
 
 from reink.core.aliasing import Buffer, Place, SymbolFacts, canonical, layout_of, may_overlap
 from reink.core.emitting import GraphEmitter, TwinLayouts
+from reink.core.epilogue import epilogue_copies
 from reink.core.ledger import Ledger, Record, ignore
 from reink.core.opinfo import Kind, OpFacts, facts_of, positional
 from reink.core.program import Form, InputMutation, MutationSignature, Program, ViewStep, attribute_of
@@ -53,6 +54,7 @@ aten = torch.ops.aten
 
 # Looked up once: reading an operator of torch.ops runs Python code.
 _STRIDED_SCATTER = aten.as_strided_scatter.default
+_COPY = "aten.copy_.default"
 # Longer chains are described afresh from the base, so that a view of a view of ... stays linear.
 LONGEST_CHAIN = 4
 
@@ -97,6 +99,7 @@ class _Functionalizer:
         self.inputs: list[Node] = []
         self.offset_sensitive: dict[int, int] = {}
         self.facts: SymbolFacts | None = None
+        self.epilogue = epilogue_copies(program)
 
     # -- the walk --------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class _Functionalizer:
             Kind.GETITEM: self._getitem,
         }
         for node in graph.nodes:
-            self.emitter.stack_trace = node.meta.get("stack_trace")
+            self.emitter.origin, self.emitter.stack_trace = node, node.meta.get("stack_trace")
             if node.op == "call_function":
                 facts = facts_of(node.target)
                 rules[facts.kind](node, facts)
@@ -206,17 +209,18 @@ class _Functionalizer:
             value,
             self.values.read(node.kwargs) if node.kwargs else None,
         )
+        if "reink_ordered" in node.meta:
+            new.meta["reink_ordered"] = True
         if not facts.name.startswith("aten.") and facts.kind is Kind.PURE:
             refuse_hidden_alias(node, facts)
         self.values[node] = self._results(new, value)
 
     def _strided_scatter(self, node: Node) -> None:
-        """`as_strided_scatter` from the start of the storage: a copy, and a write through a view of the copy."""
+        """`as_strided_scatter` from the start of the storage: the same content, and a write through a view of it."""
         base: Any = node.args[0]
         source, size, stride = node.args[1:4]
         parent, value = self.values[base], node.meta["val"]
-        copy = self.emitter.emit(aten.clone.default, (self.ledger.read(parent),), value)
-        root = self.values[node] = self._new_buffer("fresh", copy, value).root
+        root = self.values[node] = self._new_buffer("fresh", self.ledger.read(parent), value).root
         offset = _storage_offset(node) - layout_of(base.meta["val"])[2]
         moved = offset * root.dtype.itemsize
         shape = tuple(size), canonical(tuple(size), tuple(stride))  # type: ignore[arg-type]
@@ -348,11 +352,14 @@ class _Functionalizer:
     def _in_place(self, node: Node, facts: OpFacts) -> None:
         dest = self.values[node.args[0]]  # type: ignore[index]
         refuse_unwritable(node, facts, dest)
+        if facts.name == _COPY and self.values.place(node.args[1]) is dest:  # of a tensor into itself
+            self.values[node] = dest
+            return
         written = None if dest.overlaps_itself() else with_write_back(dest)
         if written is None or self._depends_on_memory(node, facts, dest):
             self._call(node, facts)
             return
-        if facts.name == "aten.copy_.default":
+        if facts.name == _COPY:
             update = self._copied(node, written)
         else:
             filled = self._filled_in(node, facts)
@@ -362,8 +369,7 @@ class _Functionalizer:
                 return
             update = self._twin(node, facts, written, filled, *layout)
         self.values[node] = dest
-        if update is not None:
-            self.ledger.write(written, update)
+        self.ledger.write(written, update)
 
     def _depends_on_memory(self, node: Node, facts: OpFacts, dest: Place) -> bool:
         """Whether eager's answer depends on where operands lie, so that the operator itself has to be kept.
@@ -419,12 +425,12 @@ class _Functionalizer:
         with mode:
             return torch.empty_like(value, dtype=dtype)
 
-    def _copied(self, node: Node, dest: Place) -> Node | None:
+    def _copied(self, node: Node, dest: Place) -> Node:
         """`dest.copy_(source)`: the source itself where a scatter follows, else a copy in the layout of `dest`."""
         source = self.values[node.args[1]] if isinstance(node.args[1], Node) else None
-        if source is dest:
-            return None
         if type(source) is Place and source.dtype == dest.dtype and source.size == dest.size and not needs_layout(dest):
+            return self.ledger.read(source)
+        if node in self.epilogue and type(source) is Place and source.key() == dest.key() and source.is_root:
             return self.ledger.read(source)
         update = self.emitter.emit(
             aten.copy.default, (self.ledger.read(dest), self.values.read(node.args[1])), dest.value

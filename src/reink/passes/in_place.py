@@ -1,4 +1,4 @@
-"""Whether an operator can run as its in-place twin on the memory of its first operand.
+"""Whether an operator can run as its in-place twin on the memory of its first operand, and whose memory that is.
 
 A part of reinplace.
 """
@@ -13,7 +13,7 @@ import torch.fx
 
 from reink.core.aliasing import Place, geometry_of, may_overlap
 from reink.core.calls import operand_nodes
-from reink.core.opinfo import OpFacts
+from reink.core.opinfo import Kind, OpFacts, facts_of
 from reink.passes.write_back import WriteBack
 
 Node = torch.fx.Node
@@ -64,3 +64,14 @@ def _is_carried(user: Node, chain: WriteBack) -> bool:
     if user.target is not _VIEW_DTYPE or user.args[0].meta["val"].element_size() != value.element_size():  # type: ignore[union-attr]
         return False
     return all(_is_carried(u, chain) for u in user.users)
+
+
+def shares_elements(base: Any) -> bool:
+    """Whether elements of a value share memory: a scatter into it then writes more than its window."""
+    return geometry_of(base.meta["val"])[5].overlaps
+
+
+def makes_memory(node: Node) -> bool:
+    """Whether an operator of PyTorch's own made the tensor: a custom one may return what it promised not to."""
+    maker = node.args[0] if facts_of(node.target).kind is Kind.GETITEM else node
+    return isinstance(maker, Node) and facts_of(maker.target).name.startswith("aten.")

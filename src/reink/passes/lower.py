@@ -81,6 +81,7 @@ class _Lowering:
                 self.values[node] = new
             else:
                 self.made[place], self.at[node] = new, place
+                new.meta["reink_place"] = place
 
     # -- code ------------------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class _Lowering:
         if found is None:
             assert place.parent is not None and place.step is not None, f"{place} was never made"
             found = self.made[place] = self._view(self.tensor(place.parent), place.parent, place.step, place.value)
+            found.meta["reink_place"] = place
         return found
 
     def _view(self, parent: Node, parent_place: Place, step: ViewStep, value: Any) -> Node:
@@ -132,7 +134,9 @@ class _Lowering:
         if strided or 1 not in place.size or place.is_symbolic():
             return tensor
         args = (tensor, list(place.size), list(place.stride))
-        return self._emit(operator_named(_AS_STRIDED), args, value=place.value, role="view")
+        regular = self._emit(operator_named(_AS_STRIDED), args, value=place.value, role="view")
+        regular.meta["reink_place"] = place
+        return regular
 
     def _args(self, value: Any) -> Any:
         if isinstance(value, Node):
@@ -169,6 +173,7 @@ class _Lowering:
         marked.meta["reink_copy"] = copy
         new.meta["reink_copy_target"] = copy
         self.made[target] = new
+        new.meta["reink_place"] = target
         for value, place in copy.moved:
             self.at[value] = place
 
@@ -193,6 +198,7 @@ class _Lowering:
             made = step.defines[0][1]
             assert made is not None
             self.made[made] = new
+            new.meta["reink_place"] = made
         else:
             self.values[node] = new
 
@@ -229,8 +235,9 @@ class _Lowering:
             here, places = iter(()), iter(step.places)
             args, kwargs = map_written(op, args, kwargs, lambda _: _Here(next(places)))  # type: ignore[arg-type]
         args, kwargs = self._with_places(args, here), self._with_places(kwargs, here)
-        call = self._emit(op, tuple(args), kwargs, role="call")
         count = result_count(op)
+        call = self._emit(op, tuple(args), kwargs, role="call")
+        call.meta["reink_results"] = tuple(step.node.meta["val"][:count])
         self._results_of_call(step, call, count, taken_apart=count > 1)
 
     def _call_subgraph(self, step: Step, known: FunctionalCall) -> None:
@@ -255,6 +262,7 @@ class _Lowering:
                 self.values[result] = new
             else:
                 self.made[place] = new
+                new.meta["reink_place"] = place
 
     def _with_places(self, value: Any, views: Iterator[Place]) -> Any:
         """The arguments of a mutable operator; `views` are the places of those that are a `BaseView`, in order."""

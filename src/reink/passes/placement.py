@@ -8,20 +8,20 @@ write, or the write goes to a copy of its base, whichever copies less.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, SymbolFacts, is_dense
+from reink.core.aliasing import Buffer, Place, SymbolFacts, geometry_of, is_dense
 from reink.core.calls import CALLS
 from reink.core.opinfo import Kind
 from reink.core.plan import Choice, Copy, Step
 from reink.core.program import Program
 from reink.core.residents import Residents
-from reink.core.torch_internals import detect_fake_mode
+from reink.core.torch_internals import detect_fake_mode, pytree
 from reink.passes.needed import Needed
 from reink.passes.optimum import Conflicts, Key
 from reink.passes.order import is_ordered
@@ -63,6 +63,30 @@ class Write:
         return self.node, self.number
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a walk decides.
+
+    `reorder` first restores the order of capture; needed when a pass may have moved nodes. With `dice` the writes are
+    decided in the order that stands, and among the ways to resolve a conflict chance chooses: any such plan must be
+    right, and only costs more. `generated` is for a code generator that plans the memory of pure operators itself: it
+    says which values are tensors in memory there, whatever happens to them, and not part of a kernel. At most
+    `max_extra_bytes` more are live because readers move up and writes wait; None: any number.
+
+    The writes `elsewhere` are detached, with `apart` those of small parts as well, and every other old value that is
+    read late is saved: `reinplace` finds which.
+    """
+
+    reorder: bool = False
+    dice: random.Random | None = None
+    generated: Callable[[Node], bool] | None = None
+    max_extra_bytes: int | None = None
+    elsewhere: frozenset[Key] = frozenset()
+    apart: bool = False
+
+
+AS_IT_STANDS = Rules()
+
 # Stands for a write that has no place yet: it waits until readers of the old value are done.
 LATER = object()
 
@@ -70,22 +94,13 @@ LATER = object()
 class Placement:
     """The state of one walk: where each value lives, what is still to be read, and the decisions about writes.
 
-    `visit` carries out a node of the walk out of turn, for hoisting. The writes `elsewhere` are detached, with
-    `apart` those of small parts as well, and else every old value is saved: `met` has what that costs. With `dice`
-    chance decides instead.
+    `visit` carries out a node of the walk out of turn, for hoisting. `met` has what saving old values costs.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        needed: Needed,
-        visit: Callable[[Node], None],
-        dice: random.Random | None = None,
-        elsewhere: Set[Key] = frozenset(),
-        apart: bool = False,
-    ) -> None:
-        self.dice, self.facts, self.inputs = dice, needed.facts, needed.inputs
-        self.elsewhere, self.apart, self.met = elsewhere, apart, Conflicts()
+    def __init__(self, program: Program, needed: Needed, visit: Callable[[Node], None], rules: Rules) -> None:
+        self.dice, self.facts, self.inputs = rules.dice, needed.facts, needed.inputs
+        self.elsewhere, self.apart, self.met = rules.elsewhere, rules.apart, Conflicts()
+        self.left = rules.max_extra_bytes  # of the bytes that may be live longer
         self.places: dict[Node, Any] = {}
         self.done, self.pending = needed.dropped, needed.pending
         self.residents = Residents(self.pending)
@@ -137,7 +152,7 @@ class Placement:
             if write.whole:
                 self.note_whole(write.key, base, write.chain)
             return base
-        if live and write.may_wait and self._prefers(True):
+        if live and write.may_wait and self._prefers(True) and self._affords(_total(write.targets)):
             return LATER
         if live:
             self._note_conflict(write, live)
@@ -196,18 +211,15 @@ class Placement:
         base, keys, more = write.base, [write.key], 0
         if base.is_root or (write.optional and not write.chain.exempt):
             return keys, more
-        for node in write.chain.exempt:
-            if not self.facts[node].window:
-                continue
-            into = self.base_of(node)
-            count = into.byte_count() if into is not None else None
-            if into is None or count is None:
-                return None
-            keys.append((node, 0))
-            more += count + (base.byte_count() or 0)
-            if into.is_root:
-                return keys, more
-        return None
+        carrying = [n for n in write.chain.exempt if self.facts[n].window and n.args[1] not in self.places]
+        bases = [(n, self.base_of(n)) for n in carrying]
+        known = [(n, into, into.byte_count()) for n, into in bases if into is not None]
+        if not carrying or any(count is None for _, _, count in known):
+            return None
+        if known and not any(into.is_root for _, into, _ in known):
+            return None
+        window = base.byte_count() or 0
+        return keys + [(n, 0) for n, _, _ in known], sum(window + (count or 0) for _, _, count in known) or window
 
     def base_of(self, node: Node) -> Place | None:
         """Where the base lives that a scatter writes."""
@@ -293,6 +305,9 @@ class Placement:
                 if cone is None:
                     return False
                 cones.append(cone)
+        moved = dict.fromkeys(n for cone in cones for n in cone if self.facts[n].kind is not Kind.VIEW)
+        if cones and not self._affords(_made_by(moved)):
+            return False
         outer, self.hoisting = self.hoisting, True
         for cone in cones:
             for reader in cone:
@@ -300,6 +315,15 @@ class Placement:
                     self._visit(reader)
         self.hoisting = outer
         return bool(cones)
+
+    def _affords(self, count: int | None) -> bool:
+        """Whether `count` bytes more may be live for longer, which they then are."""
+        if self.left is None:
+            return True
+        if count is None or count > self.left:
+            return False
+        self.left -= count
+        return True
 
     def _cone(self, reader: Node, write: Node) -> list[Node] | None:
         """`reader` and what it still waits for, inputs first; None when it cannot move above `write`."""
@@ -432,10 +456,21 @@ class Placement:
         return root
 
 
+def _total(places: Iterable[Place]) -> int | None:
+    counts = [p.byte_count() for p in places]
+    return None if None in counts else sum(c or 0 for c in counts)
+
+
+def _made_by(nodes: Iterable[Node]) -> int | None:
+    """The bytes of the tensors that `nodes` make; None when symbolic."""
+    values = [v for n in nodes for v in pytree.tree_leaves(n.meta.get("val")) if isinstance(v, Tensor)]
+    extents = [(geometry_of(v)[5], v.element_size()) for v in values]
+    return None if any(e.symbolic for e, _ in extents) else sum(e.elements * size for e, size in extents)
+
+
 def _less(roots: Live, written: tuple[Place, ...]) -> str:
     """What to do for fewer bytes than those of `roots`, of which the write destroys the `written` ones."""
-    saved, counts = byte_total(roots), [p.byte_count() for p in written]
-    destroyed = None if None in counts else sum(c or 0 for c in counts)
+    saved, destroyed = byte_total(roots), _total(written)
     if saved is not None and destroyed is not None and saved <= destroyed:
         return "read it before the write; reink already copies only the part that is needed"
     return "read the value before the write, or keep a copy of only the part that is needed"

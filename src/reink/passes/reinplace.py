@@ -7,33 +7,37 @@ rewritten here: the result is a `Plan`.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, geometry_of, may_overlap
+from reink.core.aliasing import Buffer, Place, may_overlap
 from reink.core.calls import (
     V2_CALLS,
     auto_functionalized,
     base_views,
+    call_of,
+    called,
     operand_nodes,
+    result_nodes,
     written_arguments,
     written_views,
 )
-from reink.core.opinfo import Kind, OpFacts, facts_of
+from reink.core.opinfo import WRITES_IN_PART, Kind, OpFacts, facts_of
 from reink.core.placement_rules import base_view_place, scatter_window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import Form, Program, ViewStep
 from reink.core.subgraphs import FunctionalCall, functional_call
 from reink.passes.by_value import with_calls_taken_apart
-from reink.passes.in_place import fits, is_alike, reads_itself
+from reink.passes.in_place import fits, is_alike, makes_memory, reads_itself, shares_elements
 from reink.passes.needed import Needed
-from reink.passes.optimum import Conflicts, Key, cheapest_plan
+from reink.passes.optimum import Conflicts, cheapest_plan
 from reink.passes.order import in_capture_order
-from reink.passes.placement import LATER, Placement, Write
+from reink.passes.placement import AS_IT_STANDS, LATER, Placement, Rules, Write
+from reink.passes.planned import PlannedMemory
 from reink.passes.results import Results
 from reink.passes.waiting import may_wait, seen_past
 from reink.passes.write_back import NOWHERE, view_place
@@ -48,52 +52,42 @@ _VIEW, _VIEW_LIST, _GETITEM, _PURE, _SUBGRAPH = Kind.VIEW, Kind.VIEW_LIST, Kind.
 _NOTHING, _RUN, _IN_PLACE, _CALL = Action.NOTHING, Action.RUN, Action.IN_PLACE, Action.CALL
 
 
-def reinplace(program: Program, *, reorder: bool = False, dice: random.Random | None = None) -> Plan:
-    """Decide for every write of a functional `program` whether it goes in place, and what is copied if not.
-
-    `reorder` first restores the order of capture; needed when a pass may have moved nodes. With `dice` the writes
-    are decided in the order that stands, and among the ways to resolve a conflict chance chooses: any such plan must
-    be right, and only costs more.
-    """
+def reinplace(program: Program, rules: Rules = AS_IT_STANDS) -> Plan:
+    """Decide for every write of a functional `program` whether it goes in place, and what is copied if not."""
     assert program.form is Form.FUNCTIONAL
 
     def decide() -> Plan:
-        if dice is not None:
-            return _Reinplacer(program, reorder, dice, frozenset(), False).run()
-        nodes = len(program.graph.nodes)
-        return cheapest_plan(lambda elsewhere, apart: decided(program, elsewhere, apart, reorder=reorder), nodes)
+        if rules.dice is not None:
+            return decided(program, rules)[0]
+        return cheapest_plan(
+            lambda elsewhere, apart: decided(program, replace(rules, elsewhere=elsewhere, apart=apart)),
+            len(program.graph.nodes),
+        )
 
-    plan = with_calls_taken_apart(decide, dice)
-    plan.subgraphs = {n: reinplace(p, reorder=reorder, dice=dice) for n, p in program.subgraphs.items()}
+    plan = with_calls_taken_apart(decide, rules.dice)
+    plan.subgraphs = {name: reinplace(inner, rules) for name, inner in program.subgraphs.items()}
     return plan
 
 
-def decided(
-    program: Program, elsewhere: frozenset[Key] = frozenset(), apart: bool = False, *, reorder: bool = False
-) -> tuple[Plan, Conflicts]:
-    """One plan for a functional `program` as it stands, its inner graphs left out, and what stood in the way of writes.
-
-    The writes `elsewhere` are detached, with `apart` those of small parts as well, and every other old value that is
-    read late is saved.
-    """
-    walk = _Reinplacer(program, reorder, None, elsewhere, apart)
+def decided(program: Program, rules: Rules) -> tuple[Plan, Conflicts]:
+    """One plan for a functional `program` as it stands, its inner graphs left out, and what stood in the way."""
+    walk = _Reinplacer(program, rules)
     return walk.run(), walk.state.met
 
 
 class _Reinplacer:
-    def __init__(
-        self, program: Program, reorder: bool, dice: random.Random | None, elsewhere: frozenset[Key], apart: bool
-    ) -> None:
-        self.program, self.reorder, self.dice = program, reorder, dice
+    def __init__(self, program: Program, rules: Rules) -> None:
+        self.program, self.reorder, self.dice = program, rules.reorder, rules.dice
         self.needed = needed = Needed(program)
         self.facts, self.inputs_of = needed.facts, needed.inputs
-        self.state = Placement(program, needed, self._visit, dice, elsewhere, apart)
+        self.state = Placement(program, needed, self._visit, rules)
         self.places, self.done = self.state.places, self.state.done
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
         self.inputs: list[Place | None] = []
         # memory that nobody else knows, whatever the schema of a custom operator may keep to itself
         self.own: set[Buffer] = set()
+        self.planned = PlannedMemory(rules.generated, self.facts, self.places)
         # writes may wait until something needs their value, so that readers of the old one come first; some do
         self.waits, self.late = True, False
 
@@ -118,7 +112,7 @@ class _Reinplacer:
                 self._visit(node)
         constants = {n: p for n in nodes if n.op == "get_attr" and isinstance(p := self.places.get(n), Place)}
         plan = Plan(self.program, self.steps, self.inputs, constants, self.choices)
-        Results(self.program, self.state, self.inputs).finish(plan)
+        Results(self.program, self.state, self.inputs, self.planned.is_computed).finish(plan)
         return plan
 
     def _placeholder(self, node: Node) -> None:
@@ -229,7 +223,8 @@ class _Reinplacer:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             root = self.state.new_buffer("fresh", node, value).root
-            if _makes_memory(node):
+            self.planned.made(root.buffer, node)
+            if makes_memory(node):
                 self.own.add(root.buffer)
             self._defined(step, node, root)
 
@@ -257,9 +252,10 @@ class _Reinplacer:
     def _scatter(self, node: Node) -> None:
         written, source = node.args[:2]
         base = self.state.bases.get(node) or self.places[written]  # type: ignore[index]
-        if not _shares_elements(written):
-            self._write_into(node, base, scatter_window(base, node), source)
-            return
+        if self.planned.holds(base.buffer):
+            return self._run(node)
+        if not shares_elements(written):
+            return self._write_into(node, base, scatter_window(base, node), source)
         choice = self._choice(node, "aten.copy_.default", "self", base)
         self._run(node)
         choice.outcome, choice.bytes, choice.avoided = "detached", self.places[node].byte_count(), 0
@@ -269,7 +265,10 @@ class _Reinplacer:
     def _copy(self, node: Node) -> None:
         written, source = node.args[:2]
         base = self.state.bases.get(node) or self.places[written]  # type: ignore[index]
-        self._write_into(node, base, base, source)
+        if self.planned.holds(base.buffer):
+            self._run(node)
+        else:
+            self._write_into(node, base, base, source)
 
     def _write_into(self, node: Node, base: Place, window: Place, source: Any) -> None:
         """Write the value of `source` into `window` of `base`: nothing to do, in place, or into a copy of `base`."""
@@ -297,10 +296,14 @@ class _Reinplacer:
 
     def _count_lost_twin(self, node: Node, update: Any, window: Place, choice: Choice) -> None:
         """What ran out of place although the user wrote in place costs a copy here that the user did not write."""
-        call = _call_of(update)
+        call = call_of(update)
         written = update.meta.get("reink_write") if isinstance(update, Node) else None
-        asked = node.meta.get("reink_carry", _called(call).name if call is not None else written)
-        if asked is None or asked == "aten.copy_.default":
+        asked = node.meta.get("reink_carry", called(call).name if call is not None else written)
+        if (
+            asked is None
+            or asked == "aten.copy_.default"
+            or (isinstance(update, Node) and self.planned.is_computed(update))
+        ):
             return
         count = window.byte_count()
         choice.bytes = None if count is None or choice.bytes is None else choice.bytes + count
@@ -320,12 +323,16 @@ class _Reinplacer:
 
     def _goes_in_place(self, node: Node, facts: OpFacts) -> bool:
         """Carry out an operator by its in-place twin on the memory of its first operand, if that is safe."""
+        if self.planned and facts.name not in WRITES_IN_PART:
+            return False
         operand = node.args[0] if node.args else None
         place = self.places.get(operand) if isinstance(operand, Node) else None
         value = node.meta.get("val")
         if not isinstance(place, Place) or not isinstance(value, Tensor) or self.state.hoisting:
             return False
         chain, asked = self.state.write_backs.follow(node, place), "reink_write" in node.meta
+        if self.planned.holds(place.buffer) and (chain.exempt or not place.is_root):
+            return False  # the scatter stays pure
         if not (asked or chain.exempt or chain.homes):
             return self._reuses(node, value, place, facts)
         if not fits(node, value, place, chain) or reads_itself(node, place, facts, self.inputs_of[node], self.places):
@@ -363,7 +370,7 @@ class _Reinplacer:
             (v, base_view_place(places[v.base], v, known.get(k))) for k, v in enumerate(base_views((args, kwargs)))
         ]
         names, written = written_views(op, args, kwargs)
-        step, results, count = Step(node, _CALL), _result_nodes(node), len(facts_of(op).result_aliases)
+        step, results, count = Step(node, _CALL), result_nodes(node), len(facts_of(op).result_aliases)
         plain = dict.fromkeys(operand_nodes(args, kwargs))
         homes: list[Place] = []
         for k, base in enumerate(places):
@@ -396,7 +403,7 @@ class _Reinplacer:
 
     def _call_on_values(self, node: Node, named: list[tuple[str, Any]], operands: list[Node], count: int) -> None:
         """A call that is given written values as they are, and returns their new values from number `count` on."""
-        step, results = Step(node, _CALL), _result_nodes(node)
+        step, results = Step(node, _CALL), result_nodes(node)
         homes: list[Place] = []
         taken: list[Place] = []
         plain = dict.fromkeys(operands)
@@ -430,7 +437,7 @@ class _Reinplacer:
         `plain` are the operands that the call must see as they were before it, also where they lie where it writes.
         """
         chain = self.state.write_backs.follow(result, base) if result is not None else NOWHERE
-        choice = self._choice(node, _called(node).name, name, base)
+        choice = self._choice(node, called(node).name, name, base)
         clash = bool(others) and any(may_overlap(o, t) for o in others for t in targets)
         home: Place | None = base
         if clash or (node, number) in self.state.elsewhere or not self.state.is_free(base, targets, chain):
@@ -466,32 +473,5 @@ class _Reinplacer:
         return choice
 
 
-def _shares_elements(base: Any) -> bool:
-    """Whether elements of a value share memory: a scatter into it then writes more than its window."""
-    return geometry_of(base.meta["val"])[5].overlaps
-
-
-def _call_of(value: Any) -> Node | None:
-    """The v1 call that `value` is a result of."""
-    call = value.args[0] if isinstance(value, Node) and facts_of(value.target).kind is _GETITEM else None
-    return call if isinstance(call, Node) and call.target is auto_functionalized else None
-
-
-def _makes_memory(node: Node) -> bool:
-    """Whether an operator of PyTorch's own made the tensor: a custom one may return what it promised not to."""
-    maker = node.args[0] if facts_of(node.target).kind is _GETITEM else node
-    return isinstance(maker, Node) and facts_of(maker.target).name.startswith("aten.")
-
-
 def _window(base: Place, node: Node) -> Place:
     return scatter_window(base, node) if facts_of(node.target).window else base
-
-
-def _called(node: Node) -> OpFacts:
-    """The operator that a v1 or v2 call wraps, or the one that is called."""
-    facts = facts_of(node.target)
-    return facts if facts.kind is _SUBGRAPH else facts_of(node.args[0])
-
-
-def _result_nodes(call: Node) -> dict[int, Node]:
-    return {u.args[1]: u for u in call.users if facts_of(u.target).kind is _GETITEM}  # type: ignore[misc]

@@ -5,7 +5,7 @@ A part of reinplace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.fx
@@ -24,9 +24,17 @@ _FRESH = OutputSpec(OutputKind.FRESH)
 
 
 class Results:
-    """The end of one walk. `inputs` are the places of the inputs of `program`."""
+    """The end of one walk. `inputs` are the places of the inputs of `program`; `is_computed` says of a value that
+    generated code computes it where it is written to, so that nothing is copied."""
 
-    def __init__(self, program: Program, state: Placement, inputs: Sequence[Place | None]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        state: Placement,
+        inputs: Sequence[Place | None],
+        is_computed: Callable[[Node], bool],
+    ) -> None:
+        self.is_computed = is_computed
         self.signature, self.results = program.signature, program.results()
         self.state, self.places, self.inputs = state, state.places, inputs
 
@@ -50,10 +58,13 @@ class Results:
             self.state.save(step, self.state.without_views(live), choice)
         if self.places[value].buffer is dest.buffer:
             self.state.save(step, [(value, self.places[value])], choice)
+        plan.steps.append(step)
+        if choice.outcome == "in place" and self.is_computed(value):
+            choice.bytes = 0
+            return
         choice.outcome, choice.avoided = "copied back", 0
         choice.reason = "the new value was made in other memory than the input's"
         choice.do = "write the input with an in-place operator or copy_() where its new value is made"
-        plan.steps.append(step)
 
     def _settle_outputs(self, plan: Plan) -> None:
         """Give every result that eager makes afresh memory that no other result and no input shares."""
