@@ -579,6 +579,21 @@ def test_a_fake_view_is_what_tracing_makes() -> None:
     assert fake_view(torch.ones(3), (1,), (1,), 0) is None
 
 
+def test_a_size_that_was_a_symbol_leaves_its_mark_on_the_tensor() -> None:
+    """`as_strided` without dispatch then raises, though every size is a plain number by now."""
+    seen: list[Any] = []
+
+    def program(x: Tensor) -> Tensor:
+        y = x + 1
+        y.fill_diagonal_(3)
+        seen.append(y)
+        return y
+
+    make_fx(program, tracing_mode="symbolic")(torch.ones(3, 3))
+    assert seen[0]._has_symbolic_sizes_strides
+    assert fake_view(seen[0], (2,), (1,), 0) is None
+
+
 # ---- Inductor ------------------------------------------------------------------------------------------------
 
 

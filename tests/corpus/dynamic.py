@@ -34,6 +34,14 @@ def middle_third_of_fresh_buffer(x: Tensor) -> Tensor:
     return buffer
 
 
+@program("diagonal_of_a_dynamic_square", tensors((3, 3)), dynamic=True, calls=(tensors((3, 3)),))
+def diagonal_of_a_dynamic_square(x: Tensor) -> Tensor:
+    # the sizes were symbols until the operator asked for a square
+    y = x + 1
+    y.fill_diagonal_(3)
+    return y
+
+
 @program("buffer_of_summed_size", tensors((4, 2), (3, 2)), dynamic=True, calls=(tensors((2, 2), (5, 2)),))
 def buffer_of_summed_size(x: Tensor, y: Tensor) -> Tensor:
     buffer = x.new_zeros(x.shape[0] + y.shape[0], 2)

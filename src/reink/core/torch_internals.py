@@ -177,7 +177,7 @@ def detect_fake_mode(values: Sequence[Any]) -> FakeTensorMode | None:
 
 def fake_view(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
     """The fake view of a fake `tensor` with plain numbers, made many times faster than by tracing; None for another."""
-    if type(tensor) is not FakeTensor:
+    if type(tensor) is not FakeTensor or tensor._has_symbolic_sizes_strides:
         return None
     with no_dispatch():
         return FakeTensor(tensor.fake_mode, torch.as_strided(tensor, size, stride, offset), tensor.fake_device)
