@@ -39,7 +39,8 @@ from reink.core.wrappers import Wrappers
 from reink.errors import ReinkError
 
 Tensor = torch.Tensor
-_LIBRARY_PARTS = ("/site-packages/torch/", "/reink/passes/", "/reink/core/", "/reink/pipeline")
+_OURS = ("passes/", "core/", "backends/", "verification/", "pipeline", "api")
+_LIBRARY_PARTS = ("/site-packages/torch/", *(f"/reink/{part}" for part in _OURS))
 
 
 # What an assertion says that fails because the data decide a size otherwise than tracing took it for.

@@ -85,6 +85,8 @@ class _Reinplacer:
         self.steps: list[Step] = []
         self.choices: list[Choice] = []
         self.inputs: list[Place | None] = []
+        # operators that could have written in place, and were made elsewhere for a late reader
+        self.made_elsewhere: set[Any] = set()
         # memory that nobody else knows, whatever the schema of a custom operator may keep to itself
         self.own: set[Buffer] = set()
         self.planned = PlannedMemory(rules.generated, self.facts, self.places)
@@ -311,7 +313,7 @@ class _Reinplacer:
             return
         choice.outcome, choice.reason = "copied back", f"{asked} could not run in place"
         choice.do = "give the operator operands that do not overlap what it writes, of the same dtype"
-        if call is not None:
+        if call is not None or update in self.made_elsewhere:
             choice.reason, choice.do = (
                 f"{asked} wrote a copy",
                 "change what made it write a copy: it has a line of its own",
@@ -346,6 +348,7 @@ class _Reinplacer:
         elif self.state.settle(Write(node, step, choice, place, [place], chain, optional=True)) is None:
             if asked:
                 self.choices.append(choice)
+            self.made_elsewhere.add(node)
             self._run(node, step.before)
             return True
         self.choices.append(choice)
