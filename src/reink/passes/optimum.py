@@ -202,7 +202,7 @@ Decide = Callable[[frozenset[Key], bool], tuple[Plan, Conflicts]]
 
 
 # How many nodes a search may walk over to decide part by part.
-MOST_VISITS = 20_000
+MOST_VISITS = 2_000
 
 
 def cheapest_plan(decide: Decide, nodes: int) -> Plan:
