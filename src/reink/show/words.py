@@ -21,6 +21,14 @@ REASONS = MappingProxyType(
             "A line that runs after the write still reads what the write destroys. Read it before the write; where "
             "it needs more than the write changes, a clone() of only the part that is needed is smaller."
         ),
+        "it costs less than to save what it and later writes destroy": (
+            "Lines that run later still read what several writes destroy, and one copy of the memory before the first "
+            "of them is smaller than a copy for each reader. Read the old values before the write."
+        ),
+        "wrote a copy": (
+            "The operator was made to write elsewhere, because a later read needs the old value, and what it wrote was "
+            "carried back. Its own line names the read."
+        ),
         "the same call still reads the old value": (
             "One call writes a tensor and reads what it held before. The part that it reads is copied first; give the "
             "call no more of the old value than it needs."
