@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ import torch
 from support.library import LONG
 from typer.testing import CliRunner
 
+from reink.api import compile_function
 from reink.cli import app
 from reink.core.torch_internals import pytree
 from reink.fuzz.campaign import Campaign, Fault, run_campaign
@@ -24,6 +26,7 @@ from reink.fuzz.prediction import wrong_prediction
 from reink.fuzz.program import FuzzProgram, Input, Statement, Storage
 from reink.fuzz.run import Outcome, Settings, run_program
 from reink.fuzz.shrink import shrink, without
+from reink.fuzz.shuffle import has_effect, random_order
 from reink.fuzz.statements import RULES
 from reink.judge import differences, observe
 from reink.report import Verdict
@@ -256,6 +259,18 @@ def test_a_branch_is_captured_without_dynamo_and_writes_what_lies_around_it(monk
     program = sample((Statement("control", text, ("v0", "v1", "v2", "v3")),), ("v0", "v2", "v3"))
     outcome = run_program(program, Settings())
     assert outcome.kind == "ok", outcome.detail
+
+
+def test_a_shuffled_graph_keeps_the_order_of_random_numbers_that_are_written() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.t().bernoulli_()
+        return torch.rand(3)
+
+    fast = compile_function(program, (torch.zeros(3, 4),), {"codegen": "eager"})
+    graph = fast.compiled.functional.graph
+    drawing = [n for n in graph.nodes if n.op == "call_function" and has_effect(n)]
+    assert len(drawing) == 2 and "reink_ordered" in drawing[0].meta
+    assert all([n for n in random_order(graph, random.Random(k)) if n in drawing] == drawing for k in range(20))
 
 
 def test_every_kind_of_fault_is_injected_and_caught() -> None:

@@ -71,6 +71,13 @@ def _grows_a_viewed_tensor(x: Tensor) -> Tensor:
     return row + y[0]
 
 
+def _grows_an_empty_view(x: Tensor) -> Tensor:
+    """Eager has the view begin where `x` does, the fake kernel of `diagonal` three elements later."""
+    part = x[None].diagonal(-1)
+    part.resize_(2)
+    return part
+
+
 def _grows_an_input(x: Tensor) -> Tensor:
     x.resize_(64)
     return x[:1] + 1
@@ -238,6 +245,7 @@ def test_eager_refuses_a_write_into_elements_that_share_memory(fn: Callable[...,
         pytest.param(_writes_a_constant, "_CLOSED_OVER.add_(x)", id="written constant"),
         pytest.param(_grows_a_viewed_tensor, "y.resize_(64)", id="viewed tensor grows"),
         pytest.param(_grows_an_input, "x.resize_(64)", id="input grows"),
+        pytest.param(_grows_an_empty_view, "part.resize_(2)", id="empty view grows"),
         pytest.param(_assigns_data, "x.data = x + 1", id="data assigned"),
         pytest.param(_writes_expanded, "x.expand(3, 4).add_(1)", id="written overlap"),
     ],

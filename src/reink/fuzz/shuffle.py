@@ -70,7 +70,11 @@ def random_order(graph: Graph, rng: random.Random) -> list[Node]:
 
 def has_effect(node: Node) -> bool:
     """Whether moving `node` past another such node could be seen."""
-    return node.is_impure() or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return (
+        "reink_ordered" in node.meta
+        or node.is_impure()
+        or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    )
 
 
 def _nested_graphs(graph: Graph) -> Iterator[Graph]:

@@ -76,6 +76,8 @@ class MetadataChanges:
             return None
         if buffer.kind == "fresh" and place.extent.elements == 0 and self._is_only(before, place):
             return self._in_new_memory(place, value)
+        if place.extent.elements == 0 and not place.is_root:  # PyTorch's operators differ in where it begins
+            raise metadata_mutation(node, facts)
         found = place_by_geometry(buffer, value, place.bits)
         if buffer.kind == "input":
             if found is None:
