@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_cli import assert_mistake, invoke
 from torch import Tensor, nn
-from typer.testing import CliRunner, Result
-
-import reink.cli
 
 OPERATORS = """
 import torch
@@ -64,19 +62,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.example_inputs = None
     torch.export.save(program, "bare.pt2")
     return tmp_path
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(reink.cli.app, list(arguments), prog_name="reink")
-
-
-def assert_mistake(result: Result, code: str, *parts: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert f"docs/errors.md#{code}" in result.stderr
-    assert "Traceback" not in result.stderr
-    for part in parts:
-        assert part in result.stderr
 
 
 @pytest.mark.parametrize("file", ["rows.pt2", "decomposed.pt2", "bare.pt2"])

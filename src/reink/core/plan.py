@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -24,6 +25,12 @@ class Action(Enum):
     IN_PLACE = "the in-place twin, on the place of its first operand"
     COPY_INTO = "copy the source into the place"
     CALL = "the mutable operator itself, on the places of its bases or written arguments"
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """The sum of numbers of bytes; None when one of them is symbolic."""
+    known = list(counts)
+    return None if None in known else sum(c or 0 for c in known)
 
 
 @dataclass(slots=True)
@@ -102,13 +109,11 @@ class Plan:
 
     def bytes_copied(self) -> int | None:
         """What the choices of this graph copy in all; None when a size is symbolic."""
-        counts = [c.bytes for c in self.choices]
-        return None if None in counts else sum(c or 0 for c in counts)
+        return total(c.bytes for c in self.choices)
 
     def lower_bound(self) -> int | None:
         """`needed`, with that of the graphs inside; None when a size is symbolic."""
-        counts = [self.needed, *(inner.lower_bound() for inner in self.subgraphs.values())]
-        return None if None in counts else sum(c or 0 for c in counts)
+        return total([self.needed, *(inner.lower_bound() for inner in self.subgraphs.values())])
 
     def every_choice(self) -> list[Choice]:
         """The choices of this graph, then those of the graphs inside it."""

@@ -22,7 +22,7 @@ from reink.core.emitting import GraphEmitter
 from reink.core.ledger import Ledger, ignore
 from reink.core.opinfo import Kind, facts_of
 from reink.core.placement_rules import base_view_place
-from reink.core.plan import Plan
+from reink.core.plan import Plan, total
 from reink.core.program import BaseView
 from reink.core.torch_internals import refresh_values
 from reink.core.views import with_write_back
@@ -161,9 +161,7 @@ def take_apart(graph: torch.fx.Graph, call: Node, journal: Journal) -> TakenApar
 def written_bytes(call: Node) -> int | None:
     """How many bytes the views have that a v2 call writes; None if that is symbolic."""
     written = written_views(*call.args[:3])[1]
-    counts = [p.byte_count() for v, p in _places(call) if id(v) in written]
-    known = [c for c in counts if c is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return total(p.byte_count() for v, p in _places(call) if id(v) in written)
 
 
 def _places(call: Node) -> list[tuple[BaseView, Place]]:

@@ -69,7 +69,6 @@ class _States:
         self._first, self._last, self._least, self._greatest = 0, 0, 0, 0
         self._step: list[int] = [0]  # how much dearer a state is than the one before it
         self._before: list[int] = [-1]
-        self._after: list[int] = [-1]
         self._living: list[int] = [0]  # the state itself, or one after it that stands for it
         self._from: list[int] = [-1]  # the detached write before this one
 
@@ -87,12 +86,10 @@ class _States:
             self._greatest -= self._step[self._last]
             self._last = self._before[self._last]
         self._before.append(self._last)
-        self._after.append(-1)
         if self._last < 0:
             self._first, self._least = state, cost
             self._step.append(0)
         else:
-            self._after[self._last] = state
             self._step.append(cost - self._greatest)
         self._last, self._greatest = state, cost
 
@@ -119,7 +116,6 @@ class _States:
         if before < 0:
             self._first, self._least, self._step[state] = state, self._least + over, 0
             return
-        self._after[before] = state
         self._step[state] = self._step[dropped] + over
 
     def _first_living(self, state: int) -> int:

@@ -18,7 +18,7 @@ import torch.fx
 from reink.core.aliasing import Buffer, Place, SymbolFacts, geometry_of, is_dense
 from reink.core.calls import CALLS
 from reink.core.opinfo import Kind
-from reink.core.plan import Choice, Copy, Step
+from reink.core.plan import Choice, Copy, Step, total
 from reink.core.program import Program
 from reink.core.residents import Residents
 from reink.core.torch_internals import detect_fake_mode, pytree
@@ -152,7 +152,12 @@ class Placement:
             if write.whole:
                 self.note_whole(write.key, base, write.chain)
             return base
-        if live and write.may_wait and self._prefers(True) and self._affords(_total(write.targets)):
+        if (
+            live
+            and write.may_wait
+            and self._prefers(True)
+            and self._affords(total(p.byte_count() for p in write.targets))
+        ):
             return LATER
         if live:
             self._note_conflict(write, live)
@@ -195,9 +200,9 @@ class Placement:
         spared.sort(key=lambda entry: -self.met.born(entry[0]))
         alone, known = len(shared(spared)) == len(spared), 0
         for k, (value, _) in enumerate(spared):
-            total = (known if alone else 0) + (byte_total(spared[k if alone else 0 : k + 1]) or 0)
-            self.met.keep(buffer, self.met.born(value), total - known)
-            known = total
+            together = (known if alone else 0) + (byte_total(spared[k if alone else 0 : k + 1]) or 0)
+            self.met.keep(buffer, self.met.born(value), together - known)
+            known = together
 
     def _is_returned(self, value: Node) -> bool:
         """Whether the output reads `value`."""
@@ -456,21 +461,16 @@ class Placement:
         return root
 
 
-def _total(places: Iterable[Place]) -> int | None:
-    counts = [p.byte_count() for p in places]
-    return None if None in counts else sum(c or 0 for c in counts)
-
-
 def _made_by(nodes: Iterable[Node]) -> int | None:
     """The bytes of the tensors that `nodes` make; None when symbolic."""
     values = [v for n in nodes for v in pytree.tree_leaves(n.meta.get("val")) if isinstance(v, Tensor)]
     extents = [(geometry_of(v)[5], v.element_size()) for v in values]
-    return None if any(e.symbolic for e, _ in extents) else sum(e.elements * size for e, size in extents)
+    return total(None if e.symbolic else e.elements * size for e, size in extents)
 
 
 def _less(roots: Live, written: tuple[Place, ...]) -> str:
     """What to do for fewer bytes than those of `roots`, of which the write destroys the `written` ones."""
-    saved, destroyed = byte_total(roots), _total(written)
+    saved, destroyed = byte_total(roots), total(p.byte_count() for p in written)
     if saved is not None and destroyed is not None and saved <= destroyed:
         return "read it before the write; reink already copies only the part that is needed"
     return "read the value before the write, or keep a copy of only the part that is needed"

@@ -13,6 +13,7 @@ import torch.fx
 
 from reink.core.aliasing import Place, is_dense
 from reink.core.placement_rules import window
+from reink.core.plan import total
 from reink.core.program import ViewStep
 
 Node = torch.fx.Node
@@ -71,9 +72,7 @@ def shared(live: Live) -> list[Shared]:
 
 def byte_total(live: Live) -> int | None:
     """The bytes that saving `live` copies; None when symbolic."""
-    counts = [s.cover.byte_count() for s in shared(live)]
-    known = [c for c in counts if c is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return total(s.cover.byte_count() for s in shared(live))
 
 
 def _merged(runs: Sequence[tuple[_Run, tuple[Node, Place]]]) -> Iterable[Shared]:
