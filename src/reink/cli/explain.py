@@ -39,14 +39,7 @@ def explain(
             check_apart(file, files_of(program), "the program's own file")
         with progress(f"compiling {target}"):
             report = _compile(program, strategy)
-    if json_file == "-":
-        typer.echo(json.dumps(report.to_json(), indent=1))
-    else:
-        print_report(report, console(), programs=programs)
-    save(report.save, json_file, f"; reink show {json_file} prints it again")
-    save(report.save_html, html_file, "; open it in a browser")
-    if strict:
-        refuse_copies(report)
+    answer(report, json_file, html_file, strict=strict, programs=programs)
 
 
 def _explain(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None, strategy: str) -> Report:
@@ -62,6 +55,18 @@ def _compile(program: Program, strategy: str) -> Report:
         if program.exported is not None:
             return _explain(program.exported, None, None, strategy)
         return _explain(program.fn, program.args, program.kwargs, strategy)
+
+
+def answer(report: Report, json_file: str, html_file: str, *, strict: bool, programs: bool) -> None:
+    """Print `report` and save it where that was asked for. Raises as `refuse_copies` if it has to be free of copies."""
+    if json_file == "-":
+        typer.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        print_report(report, console(), programs=programs)
+    save(report.save, json_file, f"; reink show {json_file} prints it again")
+    save(report.save_html, html_file, "; open it in a browser")
+    if strict:
+        refuse_copies(report)
 
 
 def refuse_copies(report: Report) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reink.cli.answers import check_apart, check_file, check_page, console, others_print_to_stderr, progress, save
-from reink.cli.explain import refuse_copies
+from reink.cli.answers import check_apart, check_file, check_page, others_print_to_stderr, progress, save
+from reink.cli.explain import answer
 from reink.cli.mistakes import coded, mistakes
 from reink.cli.parameters import HtmlFile, JsonFile, Load, Strategy, Strict, check_strategy
 from reink.cli.target import SAVED, load_code, load_saved
 from reink.errors import ReinkError
 from reink.files import replacing
-from reink.show.terminal import print_report
 
 if TYPE_CHECKING:
     from reink.report import Report
@@ -57,14 +55,7 @@ def reinplace(
         exported = load_saved(saved)
         with progress(f"re-inplacing {saved}"):
             made, report = _reinplaced(saved, exported, strategy)
-    if json_file == "-":
-        typer.echo(json.dumps(report.to_json(), indent=1))
-    else:
-        print_report(report, console(), programs=False)
-    save(report.save, json_file, f"; reink show {json_file} prints it again")
-    save(report.save_html, html_file, "; open it in a browser")
-    if strict:
-        refuse_copies(report)
+    answer(report, json_file, html_file, strict=strict, programs=False)
     save(lambda file: _save(made, file), output)
 
 
