@@ -293,3 +293,64 @@ def test_what_is_taken_for_granted_of_a_size_is_checked() -> None:
     assert pure(torch.arange(6.0)).tolist() == [[4], [5], [6]]
     with pytest.raises(RuntimeError, match=r"docs/errors\.md#data-dependent-python"):
         pure(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 9.0]))
+
+
+def _writes_copy(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows = x.nonzero()
+    flat = rows.reshape(-1)
+    flat.add_(1)
+    return rows + 0, flat
+
+
+def _writes_original(x: Tensor) -> Tensor:
+    rows = x.nonzero()
+    flat = rows.reshape(-1)
+    rows.add_(1)
+    return flat * 2
+
+
+def _returns_both(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows = x.nonzero()
+    return rows, rows.contiguous()
+
+
+def _reads_copy_of_input(x: Tensor, flag: Tensor) -> Tensor:
+    some = x[:, : flag.nonzero().shape[0]].reshape(-1)
+    x.add_(1)
+    return some * 2
+
+
+def _writes_in_branch(x: Tensor, flag: Tensor) -> Tensor:
+    rows = x.nonzero()
+    flat = rows.reshape(-1)
+    torch.cond(flag, lambda r: r.add_(1).sum(), lambda r: r.sum(), (flat,))
+    return rows + 0
+
+
+@pytest.mark.parametrize("program", [_writes_copy, _writes_original, _returns_both])
+def test_what_is_a_view_for_one_row_only_is_refused_where_it_would_show(program: Callable[..., Any]) -> None:
+    """`nonzero` of one row: `reshape` and `contiguous` are views in eager; of more they are copies."""
+    error = _refusal_of(lambda: reink.functionalize(program, (torch.eye(2),)))
+    assert error.code == "data-dependent-python"
+    assert program.__name__ in error.where
+    _check_words(error)
+
+
+def test_a_doubtful_copy_of_an_input_or_written_in_a_branch_is_refused() -> None:
+    for program in (_reads_copy_of_input, _writes_in_branch):
+        flag = torch.ones(2) if program is _reads_copy_of_input else torch.tensor(True)
+        error = _refusal_of(lambda program=program, flag=flag: reink.functionalize(program, (torch.eye(2), flag)))  # type: ignore[misc]
+        assert error.code == "data-dependent-python"
+
+
+def _writes_copy_only(x: Tensor) -> tuple[Tensor, Tensor]:
+    flat = x.nonzero().reshape(-1)
+    flat.add_(1)
+    own = x.nonzero()
+    return flat, own.reshape(-1).clone().mul_(2) + own.sum()
+
+
+def test_what_is_a_view_for_one_row_only_is_right_where_it_does_not_show() -> None:
+    pure = reink.functionalize(_writes_copy_only, (torch.eye(2),))
+    for x in (torch.eye(2), torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.zeros(2, 2)):
+        assert all(map(torch.equal, pure(x), _writes_copy_only(x)))

@@ -73,7 +73,9 @@ PARTS_OF_A_PASS = {
     "reink.passes.results": {"reink.passes.needed", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.waiting": {"reink.passes.in_place", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.write_back": {"reink.passes.needed"},
+    "reink.passes.doubtful": {"reink.passes.refusals"},
     "reink.passes.functionalize": {
+        "reink.passes.doubtful",
         "reink.passes.metadata",
         "reink.passes.mutable_calls",
         "reink.passes.outputs",

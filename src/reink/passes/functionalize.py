@@ -34,6 +34,7 @@ from reink.core.views import (
     with_write_back,
 )
 from reink.errors import ReinkError
+from reink.passes.doubtful import DoubtfulCopies
 from reink.passes.metadata import MetadataChanges
 from reink.passes.mutable_calls import MutableCalls
 from reink.passes.outputs import output_specs
@@ -94,6 +95,7 @@ class _Functionalizer:
         self.calls = MutableCalls(self.emitter, self.ledger, self.values, strategy)
         self.metadata = MetadataChanges(self.emitter, self.ledger, self.values, self._new_buffer)
         self.subgraphs = Subgraphs(program, self.graph, self.emitter, self.ledger, self.values, self._inner)
+        self.copies = DoubtfulCopies(self.values, self.ledger)
         self.constants: dict[str, Any] = {}
         self.bare = False
         self.inputs: list[Node] = []
@@ -130,6 +132,7 @@ class _Functionalizer:
             if node.op == "call_function":
                 facts = facts_of(node.target)
                 rules[facts.kind](node, facts)
+                self.copies.meet(node, facts)
             elif node.op == "placeholder":
                 if node not in self.values:
                     self._placeholder(node)
@@ -457,6 +460,7 @@ class _Functionalizer:
     def _output(self, node: Node) -> MutationSignature:
         returned = node.args[0]
         leaves = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        self.copies.end(leaves)
         values = [self.values[a] if isinstance(a, Node) else a for a in leaves]
         results: list[Any] = [self.values.read_value(v) for v in values]
         mutations = []

@@ -129,6 +129,17 @@ def refuse_unknown_squeeze(node: Node, facts: OpFacts) -> None:
         )
 
 
+def doubtful_copy(node: Node) -> ReinkError:
+    """Only the data say whether eager returns a view here, and it would show."""
+    return ReinkError(
+        "data-dependent-python",
+        "cannot functionalize a reshape, contiguous or to: only the data decide whether it returns a view or a copy",
+        where=where(node),
+        why="one of the two tensors is written while the other is in use, or both are returned, and they may be one",
+        do="clone() the result, or use view, which is never a copy",
+    )
+
+
 def refuse_hidden_alias(node: Node, facts: OpFacts) -> None:
     """Refuse a result that is memory of an argument although the schema says it is not."""
     value = node.meta.get("val")
