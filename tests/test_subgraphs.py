@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.fx
 from corpus.control_flow import loop_body_writes_a_row
 from corpus.registry import counting
 from support.library import called
+from support.operators import ops
 from torch import Tensor
 
 from reink.api import CompiledFunction, compile_function
@@ -87,6 +89,26 @@ def test_a_loop_writes_one_buffer_in_every_round() -> None:
     assert not {aten.clone.default, aten.copy_.default, aten.index_copy.default} & set(body)
     assert report.bytes_cloned == 0
     assert [d.operator for d in report.decisions if d.operator.startswith("aten")] == ["aten.index_copy_.default"]
+
+
+def _seen_before_it_is_written(x: Tensor) -> Tensor:
+    apart = x[::2]
+    seen = torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (apart,))
+    ops.shift_reals(apart)
+    return torch.mul(seen, 2)
+
+
+def test_what_is_saved_for_a_graph_keeps_its_strides() -> None:
+    """The graph was traced for them; the call is moved behind the write, or not, by chance."""
+    saved = 0
+    for seed in range(12):
+        options = Options.of({"passes": (shuffle_pass(seed),), "prove": True})
+        x, dice = counting(6, 2), random.Random(seed)
+        fast = compile_function(_seen_before_it_is_written, (x,), options, dice=dice)
+        assert not fast.compiled.fallback
+        saved += any(d.outcome == "saved" for d in fast.compiled.decisions())
+        assert torch.equal(fast(counting(6, 2)), _seen_before_it_is_written(counting(6, 2)))
+    assert saved
 
 
 def test_a_pass_may_leave_results_that_nobody_needs() -> None:

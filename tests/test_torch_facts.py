@@ -24,8 +24,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx import proxy as fx_proxy
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.value_ranges import bound_sympy
+from torch.utils.dlpack import from_dlpack
 
 import reink.backends.inductor  # noqa: F401  (it gives Inductor its rules)
 from reink.backends.mutable_call import CALLS
@@ -33,6 +35,7 @@ from reink.core.opinfo import HIDDEN_VIEWS, HIDDEN_WRITES
 from reink.core.torch_internals import (
     EXPORT_VERIFIERS,
     NodeAppender,
+    argument_of,
     detect_fake_mode,
     fake_view,
     hint_of,
@@ -651,3 +654,37 @@ def test_inductors_table_leaves_copies_and_scatters_alone() -> None:
     table = select_decomp_table()
     kept = [aten.copy.default, aten.clone.default, aten.select_scatter.default, aten.slice_scatter.default]
     assert not any(op in table for op in kept)
+
+
+def test_a_tensor_that_went_through_dlpack_has_the_same_memory_in_another_storage() -> None:
+    value = torch.arange(4.0)
+    flat = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
+    other = from_dlpack(flat)
+    assert other.data_ptr() == value.data_ptr()
+    assert storage_key(other) != storage_key(value)
+    gone = StorageWeakRef(value.untyped_storage())
+    del value, flat
+    assert not gone.expired()  # the other storage keeps it
+    del other
+    assert gone.expired()
+
+
+def test_an_input_of_a_dynamo_graph_knows_its_argument() -> None:
+    found: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        found.extend(argument_of(n) for n in module.graph.find_nodes(op="placeholder"))
+        return module.forward
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Any, nested: dict[str, list[Any]]) -> Any:
+            return x * self.weight + nested["k"][0]
+
+    compile_: Any = torch.compile
+    with torch.no_grad():
+        compile_(Model(), backend=backend)(torch.ones(2), {"k": [torch.ones(2)]})
+    assert sorted(found) == ["nested", "self", "x"]

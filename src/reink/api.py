@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
+from reink.backends.donating import Donor, refuse_given_away, undonatable_of
 from reink.backends.dynamo import compile_graph
 from reink.backends.exported import explain_exported, functionalize_exported
 from reink.backends.runtime import Variants
@@ -24,7 +27,9 @@ from reink.options import Options
 from reink.passes.capture import Source, capture_callable, source_of_callable
 from reink.passes.functionalize import functionalize as functionalize_program
 from reink.pipeline import Compiled, begin, complete, reaching, without_collection
-from reink.report import Report
+from reink.report import Donation, Report
+
+log = logging.getLogger("reink")
 
 _TORCH_COMPILE = ("dynamic", "fullgraph", "disable")
 
@@ -34,11 +39,7 @@ class CompiledCallable:
 
     def __init__(self, model: Any, options: Options, torch_options: dict[str, Any]) -> None:
         self._variants: list[Variants] = []
-        self._model = model
-
-        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_graph(module, inputs, options, self._variants.append)
-
+        self._model, self._options, self._torch_options = model, options, torch_options
         if not callable(model):
             raise ReinkError(
                 "not-a-tensor-program",
@@ -46,12 +47,41 @@ class CompiledCallable:
                 why="it cannot be called",
                 do="give a function or a module",
             )
-        torch_compile: Any = torch.compile
-        self._call = torch_compile(model, backend=backend, **torch_options)
+        self._donor = Donor(model, options.donate, self._donating) if options.donate else None
+        self._call = self._compiled(options, self._variants.append)
         functools.update_wrapper(self, model, updated=())
 
+    def _compiled(self, options: Options, sink: Callable[[Variants], None]) -> Callable[..., Any]:
+        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return compile_graph(module, inputs, options, sink)
+
+        torch_compile: Any = torch.compile
+        called: Callable[..., Any] = torch_compile(self._model, backend=backend, **self._torch_options)
+        return called
+
+    def _donating(self, refused: Mapping[str, str]) -> tuple[Callable[..., Any], Callable[[], Collection[str]]]:
+        """The program for those donated arguments that are not `refused`, and which of them its graph takes."""
+        made: list[Variants] = []
+        names = tuple(n for n, reason in refused.items() if not reason)
+        undonated = [Donation(n, reason=reason) for n, reason in refused.items() if reason]
+        for donation in undonated:
+            log.warning("%s", donation)
+
+        def sink(variants: Variants) -> None:
+            for compiled in variants.compiled:
+                compiled.undonated.extend(undonated)
+            made.append(variants)
+            self._variants.append(variants)
+
+        def used() -> Collection[str]:
+            signatures = (c.functional.signature for v in made for c in v.compiled)
+            return {d.argument for s in signatures for d in s.donated}
+
+        return self._compiled(replace(self._options, donate=names), sink), used
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        refuse_given_away(args, kwargs)
+        return self._call(*args, **kwargs) if self._donor is None else self._donor(args, kwargs)
 
     @property
     def reports(self) -> list[Report]:
@@ -62,10 +92,19 @@ class CompiledCallable:
 def compile(model: Any, **given: Any) -> CompiledCallable:
     """`torch.compile` with this back end; takes the options of `Options`, and ``dynamic`` and ``fullgraph``.
 
-    Raises ReinkError ``unknown-option``.
+    With ``donate`` the whole program has to be one graph: what comes after a graph break could read what the graph
+    before it took for its own. Raises ReinkError ``unknown-option``.
     """
     torch_options = {k: given.pop(k) for k in _TORCH_COMPILE if k in given}
-    return CompiledCallable(model, Options.of(given), torch_options)
+    options = Options.of(given)
+    if options.donate and not torch_options.setdefault("fullgraph", True):
+        raise ReinkError(
+            "unknown-option",
+            "donate needs fullgraph=True",
+            why="after a graph break, memory that the graph before it took for its own could be read",
+            do="leave fullgraph out, or donate nothing",
+        )
+    return CompiledCallable(model, options, torch_options)
 
 
 class Functionalized:
@@ -275,7 +314,8 @@ def _compile_source(
     """Compiled for the example inputs, how those share memory, and which of them decide that."""
 
     def build(pattern: AliasPattern) -> Compiled:
-        return begin(capture_callable(source, pattern, dynamic=dynamic), options, source.label)
+        captured = capture_callable(source, pattern, dynamic=dynamic, donate=options.donate)
+        return begin(captured, options, source.label)
 
     with without_collection():
         compiled, first, watched = reaching(build, source.inputs, lambda begun: begun.functional)
@@ -303,5 +343,10 @@ def explain(fn: Any, args: Sequence[Any] | None = None, kwargs: dict[str, Any] |
         if args is not None or kwargs is not None:
             raise _already_exported("explained")
         return explain_exported(fn, **given)
-    source = source_of_callable(fn, () if args is None else args, kwargs)
-    return _compile_source(source, Options.of(given))[0].report()
+    options, args = Options.of(given), () if args is None else args
+    source = source_of_callable(fn, args, kwargs)
+    refused = undonatable_of(fn, options.donate, args, kwargs or {})
+    donate = tuple(n for n in options.donate if n not in refused)
+    compiled = _compile_source(source, replace(options, donate=donate))[0]
+    compiled.undonated.extend(Donation(n, reason=reason) for n, reason in refused.items())
+    return compiled.report()

@@ -37,6 +37,7 @@ CODES = MappingProxyType(
         "cannot-audit": "an operator takes none of the arguments that were made from its schema",
         "other-inputs": "a functionalized program is called with inputs unlike those it was made for",
         "cannot-export": "an exported program cannot say what the program does, or says more than reink follows",
+        "donated-input": "memory that was given away is used again, or returned",
         "strict-copy": "a copy remains and strict=True forbids it",
     }
 )

@@ -193,10 +193,8 @@ def _byte_offset(tensor: Tensor) -> int:
 def _sharing(tensor: Tensor, others: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
     """Which of `others` share the storage of `tensor`, each with the distance in bytes between the two.
 
-    An empty tensor has no first element: it is at no distance. Two tensors share nothing in a storage of no bytes.
+    An empty tensor has no first element: it is at no distance.
     """
-    if tensor.untyped_storage().nbytes() == 0:
-        return tuple((k, 0) for k, o in enumerate(others) if o is tensor)
     here, key = _byte_offset(tensor), storage_key(tensor)
     sharing = ((k, o) for k, o in enumerate(others) if storage_key(o) == key)
     return tuple((k, here - _byte_offset(o) if tensor.numel() and o.numel() else 0) for k, o in sharing)

@@ -11,7 +11,7 @@ from typing import Any
 from reink.errors import ReinkError
 
 # Settled names whose work has not landed: refused, never ignored.
-NOT_YET = ("donate", "decompositions")
+NOT_YET = ("decompositions",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Options:
     base. `passes`: functions that edit the pure graph. `strict` turns a remaining copy of more than `strict_bytes` into
     an error. `prove` has the values of the lowered graph proven equal to those of the pure one, at compile time; a
     graph that is refuted does not run. `max_extra_bytes`: how many bytes more may be live because a reader moved above
-    a write or a write waited; None: any number, 0: none.
+    a write or a write waited; None: any number, 0: none. `donate` names arguments that the caller does not read again:
+    their memory is used for other values.
     """
 
     codegen: str = "eager"
@@ -34,6 +35,7 @@ class Options:
     strict_bytes: int = 0
     prove: bool = False
     max_extra_bytes: int | None = None
+    donate: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -50,8 +52,9 @@ class Options:
                 hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(known))}"
                 raise _bad(f"there is no option {name!r}", hint)
             _check(name, value)
-        if "passes" in values:
-            values["passes"] = tuple(values["passes"])
+        for name in ("passes", "donate"):
+            if name in values:
+                values[name] = tuple(values[name])
         return cls(**values)
 
 
@@ -74,6 +77,8 @@ def _check(name: str, value: Any) -> None:
         raise _bad(f"the option {name} cannot be {value!r}", "use a number of bytes, 0 or more")
     if name == "passes" and not (isinstance(value, (list, tuple)) and all(callable(p) for p in value)):
         raise _bad("the option passes has to be a list of functions of an fx graph", "give passes=(my_pass,)")
+    if name == "donate" and not (isinstance(value, (list, tuple)) and all(isinstance(n, str) for n in value)):
+        raise _bad("the option donate has to be a list of names of arguments", 'give donate=("state",)')
 
 
 def _bad(what: str, do: str) -> ReinkError:

@@ -26,12 +26,13 @@ from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.cleanup import cleanup
 from reink.passes.decompose import decompose
+from reink.passes.donation import donations, keep_usable
 from reink.passes.functionalize import functionalize
 from reink.passes.lower import lower
 from reink.passes.placement import Rules
 from reink.passes.refusals import OutsideInput
 from reink.passes.reinplace import reinplace
-from reink.report import Decision, Report, Verdict, amount
+from reink.report import Decision, Donation, Report, Verdict, amount
 from reink.story import Sources, decision, functionalized, snapshot
 
 Node = torch.fx.Node
@@ -44,7 +45,8 @@ Built = TypeVar("Built")
 class Compiled:
     """One program, through all steps. `runs` is the program to run: the lowered one, or the fallback.
 
-    The report is made from it on demand (`report`): a compile that nobody asks about pays for no story.
+    `undonated` are inputs that the caller gave away and that are of no use. The report is made on demand (`report`): a
+    compile that nobody asks about pays for no story.
     """
 
     captured: Program
@@ -57,6 +59,7 @@ class Compiled:
     verdicts: list[Verdict] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
+    undonated: list[Donation] = field(default_factory=list)
 
     def report(self) -> Report:
         """Everything about this compile as plain data."""
@@ -83,6 +86,9 @@ class Compiled:
         report.lower_bound = self.plan.lower_bound() if self.plan is not None and not self.fallback else None
         report.verdicts = list(self.verdicts)
         report.seconds = dict(self.seconds)
+        report.donations = list(self.undonated)
+        if self.plan is not None and not self.fallback:
+            report.donations.extend(donations(self.plan))
         return report
 
     def decisions(self) -> list[Decision]:
@@ -121,7 +127,7 @@ def reaching(
     signature = pure(built).signature
     written, reshaped = (
         {p for k in positions for p in behind(k, pattern, len(inputs))}
-        for positions in (signature.mutated_inputs, signature.reshaped)
+        for positions in ({*signature.mutated_inputs, *signature.donated_inputs}, signature.reshaped)
     )
     return built, pattern, Watched(tuple(sorted(written)), whole, frozenset(reshaped))
 
@@ -149,6 +155,7 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
     with _timed(compiled, "check"):
         _require(check_form(functional), "functionalize")
     compiled.functional = functional
+    compiled.undonated = keep_usable(functional, options.donate, options.codegen)
     return compiled
 
 

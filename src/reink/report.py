@@ -16,7 +16,7 @@ from reink.errors import ReinkError
 from reink.files import replace_file
 from reink.plain import reader
 
-FORMAT = 3
+FORMAT = 4
 
 # Between the folders of a path, here or on Windows.
 _SLASH = r"[/\\]"
@@ -97,6 +97,27 @@ class Decision:
     source: Source | None = None
     conflict: Conflict | None = None
     storage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Donation:
+    """An input `name` that the caller gave away: `operator` (at `node`) is the first to write its own value there.
+
+    `bytes` is what the input holds, None when symbolic. Where no operator uses it, `reason` says why.
+    """
+
+    name: str
+    bytes: int | None = None
+    operator: str = ""
+    node: str = ""
+    source: Source | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"donated {self.name}: not used: {self.reason}"
+        size = f" ({amount(self.bytes)})" if self.bytes is not None else ""
+        return f"donated {self.name}{size}: {self.operator} writes there" + (f", {self.source}" if self.source else "")
 
 
 class Event(NamedTuple):
@@ -191,7 +212,7 @@ class Report:
     `seconds` maps a step to its time; `fallback` says why another program runs than the optimised
     one, and is empty when none does. `lower_bound`: in this order of the program no choice of values to save and writes
     to detach copies fewer bytes; None when sizes are symbolic. `sources` are the lines of the user's program that
-    snapshots refer to.
+    snapshots refer to. `donations` has what became of each input that the caller gave away.
     """
 
     _page: ClassVar[Callable[[Report], str]]
@@ -208,6 +229,7 @@ class Report:
     fallback: str = ""
     lower_bound: int | None = None
     sources: list[Source] = field(default_factory=list)
+    donations: list[Donation] = field(default_factory=list)
 
     @property
     def bytes_cloned(self) -> int:
@@ -243,6 +265,7 @@ class Report:
             "fallback": self.fallback,
             "lower_bound": self.lower_bound,
             "sources": [asdict(s) for s in self.sources],
+            "donations": [asdict(d) for d in self.donations],
         }
         return {**head, **plain}
 
@@ -292,6 +315,7 @@ class Report:
         lines = [self.headline()]
         for decision in self.copies:
             lines.extend(describe(decision))
+        lines.extend(map(str, self.donations))
         lines.extend(str(v) for v in self.verdicts if not v.ok)
         if self.fallback:
             lines.append(f"fallback: {self.fallback}")

@@ -73,6 +73,7 @@ PARTS_OF_A_PASS = {
     "reink.passes.results": {"reink.passes.needed", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.waiting": {"reink.passes.in_place", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.write_back": {"reink.passes.needed"},
+    "reink.passes.capture": {"reink.passes.user_code"},
     "reink.passes.doubtful": {"reink.passes.refusals"},
     "reink.passes.functionalize": {
         "reink.passes.doubtful",

@@ -50,8 +50,19 @@ def reink_backend(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """The back end that `torch.compile` finds under the name ``reink``; `options` are those of `Options`."""
-    return compile_graph(module, inputs, Options.of({**(options or {}), **_given(kwargs)}))
+    """The back end that `torch.compile` finds under the name ``reink``; `options` are those of `Options`.
+
+    Raises ReinkError ``unknown-option``, also for ``donate``: a back end does not see the call.
+    """
+    chosen = Options.of({**(options or {}), **_given(kwargs)})
+    if chosen.donate:
+        raise ReinkError(
+            "unknown-option",
+            "torch.compile cannot donate arguments",
+            why="a back end is not told when a program returns an argument as it is, nor which call used it before",
+            do=f"compile it with reink.compile(model, donate={chosen.donate!r})",
+        )
+    return compile_graph(module, inputs, chosen)
 
 
 def _given(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +159,8 @@ def _variants(module: torch.fx.GraphModule, inputs: Sequence[Any], wrappers: Wra
 
     def build(pattern: AliasPattern, offsets: tuple[tuple[int, int], ...]) -> Compiled:
         with without_collection():
-            return begin(capture_graph(module, plain, pattern, offsets, wrappers), options, _name(module))
+            captured = capture_graph(module, plain, pattern, offsets, wrappers, options.donate)
+            return begin(captured, options, _name(module))
 
     def captured(*given: Any) -> Any:
         return wrappers.run(module.forward, given)

@@ -76,7 +76,15 @@ def _options(given: dict[str, Any]) -> Options:
             why="it is a graph of operators; what runs it decides how",
             do="leave codegen out",
         )
-    return Options.of({**given, "codegen": "eager"})
+    options = Options.of({**given, "codegen": "eager"})
+    if options.donate:
+        raise ReinkError(
+            "unknown-option",
+            "an exported program cannot be given its inputs for good",
+            why="its signature has no word for it, and whoever calls it would not know",
+            do="leave donate out, or compile the module with reink.compile",
+        )
+    return options
 
 
 def _with_graph(exported: ExportedProgram, made: Rebuilt, dialect: str) -> ExportedProgram:

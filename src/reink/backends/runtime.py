@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +131,8 @@ class Variants:
         announce(compiled)
         self.compiled.append(compiled)
         signature = compiled.functional.signature
+        if signature.donated:
+            run = _on_own_objects(run, signature.donated_inputs)
 
         def packed(*inputs: Any) -> Any:
             return tuple(hand_back(inputs, run(*pack(inputs, pattern)), signature, pattern))
@@ -142,6 +144,11 @@ class Variants:
 def _are_real(inputs: Sequence[Any]) -> bool:
     """Whether the inputs have addresses: a back end may be given fake ones."""
     return not any(isinstance(v, (FakeTensor, torch.SymInt)) for v in inputs)
+
+
+def _on_own_objects(run: Callable[..., Any], donated: Collection[int]) -> Callable[..., Any]:
+    """`run`, given tensor objects of its own for what is donated: those that it returns are not the caller's."""
+    return lambda *args: run(*(v.detach() if k in donated else v for k, v in enumerate(args)))
 
 
 def _run_by(compiled: Compiled) -> tuple[Callable[..., Any], Compiled]:

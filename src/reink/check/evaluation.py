@@ -52,7 +52,9 @@ class Evaluation(Values):
                 if node.op == "call_function":
                     self.values[node] = self._call_function(node)
                 elif node.op == "placeholder":
-                    self.values[node] = self.source(node, "input", len(self.inputs))
+                    index = len(self.inputs)
+                    donated = index in self.program.signature.donated_inputs
+                    self.values[node] = self.source(node, "input", index, donated=donated)
                 elif node.op == "get_attr":
                     self.values[node] = self.source(node, "constant", -1)
             except Undecided as found:

@@ -69,7 +69,7 @@ class _Ownership:
         self.first = self.final
         if len(self.final) < len(order):
             self.first = {node: len(order) - 1 - k for k, node in enumerate(reversed(order))}
-        writable = frozenset(self.signature.mutated_inputs)
+        writable, self.donated = frozenset(self.signature.mutated_inputs), self.signature.donated_inputs
         self.due: list[Node] = []
         self.views: set[Node] = set()
         self.memory = SymbolicMemory(self._last_uses(), self.views, writable)
@@ -181,7 +181,8 @@ class _Ownership:
 
     def _input(self, node: Node, pure: Node) -> None:
         index = len(self.inputs)
-        self.inputs.append(self._source(node, pure, "input", index))
+        kind = "fresh" if index in self.donated else "input"
+        self.inputs.append(self._source(node, pure, kind, index))
 
     def _constant(self, node: Node) -> None:
         pure = node.meta.get("reink_of")

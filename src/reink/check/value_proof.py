@@ -142,7 +142,7 @@ class _Proof:
         for view, number in new:
             self.pure.store(view, number)
         for expected, found in zip(self.pure.inputs, self.lowered.inputs, strict=True):
-            if expected is not None and found is not None:
+            if expected is not None and found is not None and found.kind == "input":
                 yield from self._left(f"input {found.name} ends with another value", expected, found)
         constants = {s.name: s for s in self.pure.constants}
         for found in self.lowered.constants:

@@ -95,8 +95,8 @@ class Values:
         contents = Contents(self.geometries, self.numbering)
         return View(Storage("fresh", name, root, contents), root)
 
-    def source(self, node: Node, kind: str, index: int) -> Any:
-        """An input or a constant: its bytes, gaps included, are a term."""
+    def source(self, node: Node, kind: str, index: int, *, donated: bool = False) -> Any:
+        """An input or a constant: its bytes, gaps included, are a term. A `donated` input is the graph's own."""
         value = node.meta.get("val")
         key = (kind, index) if kind == "input" else (kind, node.target)
         if not is_strided(value):
@@ -104,7 +104,8 @@ class Values:
                 self.inputs.append(None)
             return Known(key)
         root = self.geometries.root(value)
-        storage = Storage(kind, node.name, root, Contents(self.geometries, self.numbering), index)
+        owned = "fresh" if donated else kind
+        storage = Storage(owned, node.name, root, Contents(self.geometries, self.numbering), index)
         if not root.is_empty:
             memory = self.geometries.interval(0, root.hi)
             storage.contents.store(memory, self.numbering.whole(key, root.hi, node.name), 0)

@@ -91,6 +91,13 @@ class ObjectChange:
     name: str
 
 
+class Donated(NamedTuple):
+    """Input number `input`, or a tensor in it, is what the caller gives away as `argument`."""
+
+    input: int
+    argument: str
+
+
 @dataclass(frozen=True, slots=True)
 class MutationSignature:
     """What the pure graph leaves to its boundary.
@@ -100,8 +107,9 @@ class MutationSignature:
     placeholders; `reshaped` lists those of which an object has other sizes, strides or start at some time.
     `offset_sensitive` lists inputs whose own storage offset is part of the program (an `as_strided` with an
     explicit offset), as (input, offset in elements). `identical` lists the results that are the very tensor objects
-    which the user's program was given, as (result, position among the user's inputs). `known` is False before
-    functionalize has filled the rest in.
+    which the user's program was given, as (result, position among the user's inputs). `donated` lists inputs that the
+    caller gives away: nobody reads them afterwards, and the graph neither writes nor returns them as the user wrote it.
+    `known` is False before functionalize has filled the rest in.
     """
 
     inputs: tuple[str, ...] = ()
@@ -113,11 +121,17 @@ class MutationSignature:
     identical: tuple[tuple[int, int], ...] = ()
     changes: tuple[ObjectChange, ...] = ()
     reshaped: tuple[int, ...] = ()
+    donated: tuple[Donated, ...] = ()
 
     @property
     def mutated_inputs(self) -> tuple[int, ...]:
         """Positions of the inputs that the program writes."""
         return tuple(m.input for m in self.mutations)
+
+    @property
+    def donated_inputs(self) -> frozenset[int]:
+        """Positions of the inputs whose memory is the graph's own."""
+        return frozenset(d.input for d in self.donated)
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ from torch.fx.graph import _register_custom_builtin
 from torch.fx.node import has_side_effect
 from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.fx.traceback import preserve_node_meta, set_stack_trace
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
@@ -70,6 +71,7 @@ __all__ = [
     "ShapeEnv",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "argument_of",
     "can_auto_functionalize",
     "codegen_of",
     "detect_fake_mode",
@@ -89,6 +91,7 @@ __all__ = [
     "input_nodes",
     "insert_size_checks",
     "is_wrapper_subclass",
+    "living",
     "lower_bound",
     "make_fx",
     "operator_named",
@@ -361,6 +364,21 @@ def insert_size_checks(module: torch.fx.GraphModule, environment: ShapeEnv, note
 def has_data_dependent_size(value: Any) -> bool:
     """Whether a size contains a number that only the data decide."""
     return isinstance(value, torch.SymInt) and bool(free_unbacked_symbols(value))
+
+
+def argument_of(placeholder: Node) -> str:
+    """The argument of Dynamo's frame that an input of its graph comes with; nothing for what comes from elsewhere."""
+    given = placeholder.meta.get("grapharg")
+    source = given.source if given is not None else None
+    while source is not None and not hasattr(source, "local_name"):
+        source = getattr(source, "base", None)
+    return str(source.local_name) if source is not None and source.is_input else ""
+
+
+def living(storage: StorageWeakRef) -> torch.UntypedStorage | None:
+    """The storage, if anything still holds it."""
+    found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+    return found
 
 
 def is_wrapper_subclass(value: Any) -> bool:

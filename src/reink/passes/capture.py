@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
-from torch.overrides import TorchFunctionMode
 
 from reink.core.boundary import AliasPattern, as_they_are, fake_inputs, members_of, pack, unpack
-from reink.core.program import Form, MutationSignature, ObjectChange, Program, attribute_of
+from reink.core.program import Donated, Form, MutationSignature, ObjectChange, Program, attribute_of
 from reink.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,23 +22,21 @@ from reink.core.torch_internals import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
     UnsupportedOperatorException,
+    argument_of,
     detect_fake_mode,
     expression,
     hint_of,
     insert_size_checks,
     pytree,
     rename_placeholder,
-    set_stack_trace,
     storage_key,
     trace,
 )
 from reink.core.wrappers import Wrappers
 from reink.errors import ReinkError
+from reink.passes.user_code import IndexedWrites, UserLines, is_library
 
 Tensor = torch.Tensor
-_OURS = ("passes/", "core/", "backends/", "verification/", "pipeline", "api")
-_LIBRARY_PARTS = ("/site-packages/torch/", *(f"/reink/{part}" for part in _OURS))
-
 
 # What an assertion says that fails because the data decide a size otherwise than tracing took it for.
 SIZE_CHECK = "a size that the data decide is not what the program was traced for (docs/errors.md#data-dependent-python)"
@@ -53,7 +48,8 @@ class Source:
 
     `names` are the inputs as the user calls them. `held` gives the tensors that the program holds now (parameters
     and buffers of a module), which come after the arguments. Of wrapper tensors, which `function` takes as they are,
-    `inputs` and `names` have the plain ones inside: `wrappers` says how those are put together.
+    `inputs` and `names` have the plain ones inside: `wrappers` says how those are put together. `parameters` has for
+    each input the parameter of the callable that it is given as, or nothing.
     """
 
     function: Callable[..., Any]
@@ -63,6 +59,7 @@ class Source:
     in_spec: Any
     held: Callable[[], list[Tensor]]
     label: str
+    parameters: list[str]
 
 
 def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Source:
@@ -85,10 +82,16 @@ def source_of_callable(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
         state = {name: value for (name, _), value in zip(named, values[len(leaves) :], strict=True)}
         return torch.func.functional_call(fn, state, call_args, call_kwargs)
 
-    names = _argument_names(fn, leaves, in_spec) + [n.replace(".", "_") for n, _ in named]
+    arguments = _arguments(fn, leaves, in_spec)
+    names = [name for _, name in arguments] + [n.replace(".", "_") for n, _ in named]
     wrappers = Wrappers([*leaves, *extra])
     inputs = as_they_are(wrappers.apart([*leaves, *extra]))
-    return Source(flat, wrappers, inputs, wrappers.names(names), in_spec, lambda: [t for _, t in _held_by(fn)], label)
+    parameters = wrappers.names([parameter for parameter, _ in arguments] + [""] * len(named))
+
+    def held() -> list[Tensor]:
+        return [t for _, t in _held_by(fn)]
+
+    return Source(flat, wrappers, inputs, wrappers.names(names), in_spec, held, label, parameters)
 
 
 def _held_by(fn: Any) -> list[tuple[str, Tensor]]:
@@ -97,8 +100,8 @@ def _held_by(fn: Any) -> list[tuple[str, Tensor]]:
     return [*fn.named_parameters(), *fn.named_buffers()]
 
 
-def _argument_names(fn: Any, leaves: list[Any], in_spec: Any) -> list[str]:
-    """What the user calls each flat input: the parameter, and the way into it when it is nested."""
+def _arguments(fn: Any, leaves: list[Any], in_spec: Any) -> list[tuple[str, str]]:
+    """What the user calls each flat input: the parameter, and with it the way into it when it is nested."""
     try:
         signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
         parameters = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_POSITIONAL]
@@ -110,12 +113,17 @@ def _argument_names(fn: Any, leaves: list[Any], in_spec: Any) -> list[str]:
         if getattr(kind, "idx", 1) == 0:
             position = int(keys[0])
             keys[0] = parameters[position] if position < len(parameters) else f"arg{position}"
-        names.append("_".join(keys))
+        names.append((keys[0], "_".join(keys)))
     return names
 
 
-def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: bool = False) -> Program:
-    """Trace `source` for inputs that share memory as `pattern` says; sizes are symbolic when `dynamic`."""
+def capture_callable(
+    source: Source, pattern: AliasPattern = (), *, dynamic: bool = False, donate: Collection[str] = ()
+) -> Program:
+    """Trace `source` for inputs that share memory as `pattern` says; sizes are symbolic when `dynamic`.
+
+    The caller gives the arguments `donate` away.
+    """
     environment = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     packed = pack(source.inputs, pattern)
@@ -135,13 +143,14 @@ def capture_callable(source: Source, pattern: AliasPattern = (), *, dynamic: boo
     def flat(*values: Any) -> Any:
         inputs = unpack(values, pattern, count)
         objects.begin(inputs)
-        with _UserLines(), _IndexedWrites(), torch.set_grad_enabled(tracks):
+        with UserLines(), IndexedWrites(), torch.set_grad_enabled(tracks):
             leaves = source.wrappers.run(called, inputs)
         return objects.end(leaves)
 
     program = _trace(flat, fakes, source.label, objects)
     insert_size_checks(program.module, environment, SIZE_CHECK)
     _name_inputs(program, source.names, pattern)
+    _note_donated(program, source.parameters, donate, pattern)
     program.out_spec = specs[-1]
     return program
 
@@ -152,12 +161,14 @@ def capture_graph(
     pattern: AliasPattern = (),
     offsets: Sequence[tuple[int, int]] = (),
     wrappers: Wrappers | None = None,
+    donate: Collection[str] = (),
 ) -> Program:
     """Trace an fx graph (Dynamo's, with the user's source lines, or any other) to ATen.
 
     `inputs` are real or fake; the placeholders' own example values are preferred, since they carry symbols. `offsets`
     are storage offsets in elements that inputs have instead of the examples' own. Where the graph takes wrapper
-    tensors, as `wrappers` says, `inputs` are the plain ones inside them, and so are those of the program.
+    tensors, as `wrappers` says, `inputs` are the plain ones inside them, and so are those of the program. `donate`
+    names arguments of Dynamo's frame that the caller gives away.
     """
     wrappers = wrappers or Wrappers(inputs)
     known = wrappers.apart(_example_values(module, wrappers.together(inputs)))
@@ -166,18 +177,20 @@ def capture_graph(
     fakes = fake_inputs(known, mode, dict(offsets))
     if pattern:
         fakes = pack_fakes(fakes, pattern, dict(offsets), mode)
-    names = wrappers.names([_dynamo_name(str(n.target)) for n in module.graph.nodes if n.op == "placeholder"])
+    placeholders = module.graph.find_nodes(op="placeholder")
+    names = wrappers.names([_dynamo_name(str(n.target)) for n in placeholders])
     objects = _Objects(names)
 
     def flat(*values: Any) -> Any:
         given = unpack(values, pattern, count)
         objects.begin(given)
-        with _IndexedWrites():
+        with IndexedWrites():
             results = wrappers.run(torch.fx.Interpreter(module).run, given)
         return objects.end(results)
 
     program = _trace(flat, fakes, "graph", objects)
     _name_inputs(program, names, pattern)
+    _note_donated(program, wrappers.names([argument_of(n) for n in placeholders]), donate, pattern)
     return program
 
 
@@ -193,6 +206,14 @@ def _name_inputs(program: Program, names: Sequence[str], pattern: AliasPattern) 
     shown = [n for k, n in enumerate(names) if k not in inside] + ["base"] * len(pattern)
     for node, name in zip(program.placeholders(), shown, strict=True):
         rename_placeholder(node, name)
+
+
+def _note_donated(program: Program, parameters: Sequence[str], donate: Collection[str], pattern: AliasPattern) -> None:
+    """Note which inputs of the graph the caller gives away: none that shares memory with another."""
+    inside = members_of(pattern)
+    outside = (name for k, name in enumerate(parameters) if k not in inside)
+    donated = (Donated(k, name) for k, name in enumerate(outside) if name in donate)
+    program.signature = replace(program.signature, donated=tuple(donated))
 
 
 def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[Tensor]]:
@@ -371,19 +392,15 @@ def _refusal(error: Exception, label: str) -> ReinkError | None:
 def _raised_by_torch(error: BaseException) -> bool:
     """Whether the error comes out of PyTorch rather than out of the user's own lines."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and _is_library(frames[-1].filename)
+    return bool(frames) and is_library(frames[-1].filename)
 
 
 def _user_line(error: BaseException) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_library(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
     if not frames:
         return ""
     last = frames[-1]
     return f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}    {last.line or ''}".rstrip()
-
-
-def _is_library(filename: str) -> bool:
-    return any(part in filename for part in _LIBRARY_PARTS) or filename.startswith("<")
 
 
 def _not_a_program(why: str) -> ReinkError:
@@ -393,89 +410,3 @@ def _not_a_program(why: str) -> ReinkError:
         why=why,
         do="give a function or module and a tuple of example arguments with at least one tensor",
     )
-
-
-class _UserLines(TorchFunctionMode):
-    """Notes the user's line on every node that is traced while it is active."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # the graphs of torch.cond and its like, which Dynamo makes
-            return func(*args, **(kwargs or {}))
-        frame = _user_frame(sys._getframe(1))
-        if frame is not None:
-            set_stack_trace([_frame_line(frame)])
-        return func(*args, **(kwargs or {}))
-
-
-class _IndexedWrites(TorchFunctionMode):
-    """Keeps ``cache[position] = row`` a write by index when `position` is a tensor of one number.
-
-    PyTorch would read the number, which a trace cannot. Makes ``x.data = y``, which a trace does not see, the operator
-    that does it, and refuses it where there is none.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            return func(*args, **(kwargs or {}))
-        if func == _SET_DATA:
-            return _set_data(args[0], args[1], _user_frame(sys._getframe(1)))
-        if func is Tensor.__setitem__ and isinstance(args[1], Tensor) and _is_position(args[1]):
-            return _write_row(*args)
-        return func(*args, **(kwargs or {}))
-
-
-# Looked up once: reading an operator of torch.ops runs Python code.
-_SET = torch.ops.aten.set_.source_Tensor
-# What a function mode is told of an assignment to ``.data``.
-_SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009  a slot wrapper that type checkers do not know
-
-
-def _set_data(target: Tensor, value: Tensor, frame: FrameType | None) -> Tensor:
-    """``target.data = value`` as the operator that gives `target` the memory of `value`."""
-    line = _frame_line(frame) if frame is not None else ""
-    if _meaning(target) != _meaning(value):
-        raise ReinkError(
-            "metadata-mutation",
-            "cannot capture: the program assigns to the .data of a tensor what is no tensor of its kind",
-            where=_shown_line(frame),
-            why="dtype, device or lazy bits of a tensor would change, which no operator does",
-            do="assign the tensor to the name instead (x = y), or copy its values (x.copy_(y))",
-        )
-    if line:
-        set_stack_trace([line])
-    return _SET(target, value)  # type: ignore[no-any-return]
-
-
-def _meaning(tensor: Tensor) -> tuple[Any, ...]:
-    """All that a tensor is besides its memory, and where in that it lies."""
-    return tensor.dtype, tensor.device, tensor.layout, tensor.is_conj(), tensor.is_neg()
-
-
-def _write_row(target: Tensor, position: Tensor, value: Any) -> Tensor:
-    """``target[position] = value`` by index, with what ``copy_`` would allow of `value`."""
-    if not isinstance(value, Tensor):
-        value = torch.full((), value, dtype=target.dtype, device=target.device)
-    while value.dim() > max(target.dim() - 1, 0) and value.shape[0] == 1:
-        value = value[0]
-    if storage_key(value) == storage_key(target):
-        value = value.clone()
-    index = position.to(torch.int64).to(target.device)
-    return target.index_put_((index,), value.to(target.dtype).to(target.device))
-
-
-def _is_position(index: Tensor) -> bool:
-    return index.dim() == 0 and index.dtype in (torch.int64, torch.int32, torch.int16, torch.int8)
-
-
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and _is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def _shown_line(frame: FrameType | None) -> str:
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else ""
-
-
-def _frame_line(frame: FrameType) -> str:
-    return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'

@@ -481,6 +481,7 @@ class _Functionalizer:
             identical=self.program.signature.identical,
             changes=changes,
             reshaped=tuple(sorted(self.metadata.reshaped)),
+            donated=self.program.signature.donated,
         )
 
 

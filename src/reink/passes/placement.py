@@ -381,7 +381,8 @@ class Placement:
         for share in shared(roots):
             first, cover = share.members[0], share.cover
             known = first[0].meta["val"] if cover is first[1] else cover.value
-            copy = Copy(cover, self._copy_of(first[0], known, exact=is_dense(cover)))
+            as_it_lies = not cover.overlaps_itself() and any(self._goes_into_graph(v) for v, _ in share.members)
+            copy = Copy(cover, self._copy_of(first[0], known, exact=as_it_lies or is_dense(cover)))
             for value, place in share.members:
                 to = share.place_in(copy.target, place)
                 self._move(copy, value, place, to, chain)
@@ -397,6 +398,10 @@ class Placement:
             choice.reason = "the same call still reads the old value"
             choice.do = "give the call only the part of the old value that it reads"
         _charge(choice)
+
+    def _goes_into_graph(self, value: Node) -> bool:
+        """Whether a call runs a graph on `value`: that was traced for its strides."""
+        return any(u in self.facts and self.facts[u].kind is Kind.SUBGRAPH for u in value.users)
 
     def _views_of(self, value: Node) -> Iterator[Node]:
         """The views of `value` that are known and still needed, each after what it is a view of."""

@@ -87,6 +87,7 @@ class _Reinplacer:
         self.inputs: list[Place | None] = []
         # operators that could have written in place, and were made elsewhere for a late reader
         self.made_elsewhere: set[Any] = set()
+        self.donated = program.signature.donated_inputs
         # memory that nobody else knows, whatever the schema of a custom operator may keep to itself
         self.own: set[Buffer] = set()
         self.planned = PlannedMemory(rules.generated, self.facts, self.places)
@@ -118,8 +119,11 @@ class _Reinplacer:
         return plan
 
     def _placeholder(self, node: Node) -> None:
-        self._source(node, "input", len(self.inputs))
+        given = len(self.inputs) in self.donated
+        self._source(node, "fresh" if given else "input", len(self.inputs))
         place = self.places.get(node)
+        if given and isinstance(place, Place):
+            self.own.add(place.buffer)
         self.inputs.append(place if isinstance(place, Place) else None)
 
     def _source(self, node: Node, kind: str, index: int = -1) -> None:

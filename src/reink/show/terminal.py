@@ -62,6 +62,9 @@ class _View:
         for decision in report.copies:
             yield Text()
             yield _copy(decision)
+        if report.donations:
+            yield Text()
+            yield from (_text(str(donation)) for donation in report.donations)
         if report.verdicts:
             yield Text()
             yield from map(_verdict, report.verdicts)
