@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from reink.api import compile_function
 from reink.cli import app
 from reink.core.torch_internals import pytree
-from reink.fuzz.campaign import Campaign, Fault, run_campaign
+from reink.fuzz.campaign import Campaign, Fault, _serve, run_campaign
 from reink.fuzz.generate import generate, is_accepted
 from reink.fuzz.injection import FAULTS
 from reink.fuzz.prediction import wrong_prediction
@@ -130,13 +131,27 @@ def test_a_planted_fault_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch
         return wrong
 
     monkeypatch.setattr("reink.fuzz.run.compile_function", planted)
-    outcome = run_program(LATE_READ, Settings())
+    program = replace(LATE_READ, number=1)  # one whose inputs are not given away
+    outcome = run_program(program, Settings())
     assert outcome.kind == "aliasing" and outcome.is_fault
-    small, found = shrink(LATE_READ, outcome, Settings())
+    small, found = shrink(program, outcome, Settings())
     assert found.key == outcome.key
     assert len(small.statements) == 1
     assert len(small.inputs) == 1
     assert small.inputs[0].offset == 0
+
+
+def test_a_process_of_a_campaign_hears_of_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a line of reink's log, while what PyTorch logs is kept quiet."""
+    monkeypatch.setattr("reink.pipeline.check_ownership", lambda *args: Verdict("ownership", False, ("no",)))
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=_serve, args=(theirs, Settings(), SEED), daemon=True)
+    process.start()
+    ours.send(("run", 1, None))
+    assert ours.poll(60)
+    outcome, _ = ours.recv()
+    process.kill()
+    assert outcome.kind == "fallback", outcome
 
 
 def test_dropping_a_statement_drops_what_needs_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -43,12 +44,22 @@ def compare(
 
 def allocated_bytes(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode = "no_grad") -> int:
     """Bytes that one call of `fn` asks of the allocator, results included, whether freed again or not."""
+    return sum(max(0, count) for count in _allocations(fn, args, grad_mode))
+
+
+def peak_bytes(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode = "no_grad") -> int:
+    """The most bytes that one call of `fn` holds at a time, beyond what was there before."""
+    return max(0, *accumulate(_allocations(fn, args, grad_mode)), 0)
+
+
+def _allocations(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode) -> list[int]:
+    """What one call of `fn` asks of the allocator and, below 0, gives back, in order."""
     torch.manual_seed(0)
     with grad_context(grad_mode), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         fn(*args)
     recorder: Any = recorded.profiler
-    events = recorder.kineto_results.events()
-    return sum(max(0, event.nbytes()) for event in events if event.name() == "[memory]")
+    events = [e for e in recorder.kineto_results.events() if e.name() == "[memory]"]
+    return [int(e.nbytes()) for e in sorted(events, key=lambda e: e.start_ns())]
 
 
 def _sequence(

@@ -37,13 +37,13 @@ _AS_STRIDED, _EXPAND = aten.as_strided.default, aten.expand.default
 
 
 class Evaluation(Values):
-    """The values of one graph. `is_pure`: a functional graph, whose calls of mutable operators write copies."""
+    """The values of one graph. With `turns` it is a functional one: calls of mutable operators write copies, and each
+    effect happens in its turn, wherever it stands."""
 
-    def __init__(self, program: Program, shared: Shared, *, is_pure: bool) -> None:
+    def __init__(self, program: Program, shared: Shared, turns: dict[Node, int] | None = None) -> None:
         super().__init__(shared)
-        self.program, self.is_pure = program, is_pure
+        self.program, self.is_pure, self.turns = program, turns is not None, turns
         self.effects: list[tuple[int, Hashable, Node]] = []
-        self.turns = _turns(program) if is_pure else None
 
     def run(self) -> None:
         """Evaluate every node. Raises Undecided and Different, both with the node named."""
@@ -344,12 +344,20 @@ class Evaluation(Values):
         return call, bases, len(signature.outputs)
 
 
-def _turns(program: Program) -> dict[Node, int]:
-    """The turn of every pure node with an effect: in the order of capture, if that is known of all."""
-    found = [n for n in program.graph.nodes if n.op == "call_function" and _has_effect(n)]
+def turns_of(functional: Program, lowered: Program) -> dict[Node, int]:
+    """The turn of every pure node with an effect: as the pure graph stands, or in the order of capture, if that is
+    known of all and `lowered` says that it keeps it. Either order is right."""
+    found = _effects(functional)
     if all("reink_order" in n.meta for n in found):
-        found.sort(key=lambda n: n.meta["reink_order"])
+        due = [n.meta["reink_of"] for n in _effects(lowered) if isinstance(n.meta.get("reink_of"), Node)]
+        orders = [n.meta["reink_order"] for n in due if "reink_order" in n.meta]
+        if orders == sorted(orders):
+            found.sort(key=lambda n: n.meta["reink_order"])
     return {node: k for k, node in enumerate(found)}
+
+
+def _effects(program: Program) -> list[Node]:
+    return [n for n in program.graph.nodes if n.op == "call_function" and _has_effect(n)]
 
 
 def _has_effect(node: Node) -> bool:

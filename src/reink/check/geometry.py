@@ -8,7 +8,9 @@ the answer is the careful one (may overlap, not inside).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,8 +27,9 @@ LARGEST_MASK = 1 << 24
 _AS_STRIDED = torch.ops.aten.as_strided.default
 # Stands for what was not looked up yet, where None is an answer.
 _UNKNOWN: Any = object()
-# What an unknown size counts as.
+# What a size counts as that only the data decide, unless `unknown_sizes_as` says otherwise.
 UNKNOWN_SIZE = 2
+_unknown_size = ContextVar("unknown_size", default=UNKNOWN_SIZE)
 
 
 class Geometry:
@@ -262,6 +265,15 @@ def bits_of(value: Tensor) -> int:
     return (1 if value.dtype.is_complex and value.is_conj() else 0) + (2 if value.is_neg() else 0)
 
 
+def stride_of(value: Tensor) -> tuple[int, ...]:
+    """The strides of a (fake) tensor, symbolic integers at their hint."""
+    stride = tuple(value.stride())
+    if are_integers(stride):
+        return stride
+    found: tuple[int, ...] = concrete(stride)
+    return found
+
+
 def size_of(value: Tensor) -> tuple[int, ...]:
     """The size of a (fake) tensor, symbolic integers at their hint."""
     size = tuple(value.size())
@@ -303,10 +315,21 @@ def _hint(value: torch.SymInt) -> int:
 
 def _unknown(range: Any) -> int:
     """A size that only the data decide, within what is known of it."""
-    lower, upper = (range.lower, range.upper) if range is not None else (UNKNOWN_SIZE, UNKNOWN_SIZE)
-    if lower > UNKNOWN_SIZE:
+    size = _unknown_size.get()
+    lower, upper = (range.lower, range.upper) if range is not None else (size, size)
+    if lower > size:
         return int(lower)
-    return int(upper) if upper < UNKNOWN_SIZE else UNKNOWN_SIZE
+    return int(upper) if upper < size else size
+
+
+@contextmanager
+def unknown_sizes_as(size: int) -> Iterator[None]:
+    """Sizes that only the data decide count as `size` inside."""
+    token = _unknown_size.set(size)
+    try:
+        yield
+    finally:
+        _unknown_size.reset(token)
 
 
 # -- byte sets ---------------------------------------------------------------------------------------------

@@ -48,6 +48,10 @@ class Refuted(Exception):
     """The lowered program does not do what the functional one says; the message is what a person reads."""
 
 
+class Impossible(Refuted):
+    """No size of this kind can be: where only the data decide it, it is another."""
+
+
 @dataclass(slots=True, eq=False)
 class Damage:
     """Bytes that `writer`, a node of the lowered program, wrote."""

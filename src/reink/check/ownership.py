@@ -14,20 +14,23 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry, same_strides
-from reink.check.memory import WINDOW_OF, Buffer, Memory, Refuted, SymbolicMemory
+from reink.check.geometry import UNKNOWN_SIZE, Geometry, same_strides, unknown_sizes_as
+from reink.check.memory import WINDOW_OF, Buffer, Impossible, Memory, Refuted, SymbolicMemory
 from reink.check.operands import Operands, is_strided
 from reink.check.roles import MAIN, PROOFS, RULES, Interpreter
 from reink.core.calls import CALLS
 from reink.core.opinfo import Kind, facts_of
 from reink.core.program import OutputKind, OutputSpec, Program
-from reink.core.torch_internals import input_nodes
+from reink.core.torch_internals import has_data_dependent_size, input_nodes, pytree
 from reink.report import Verdict
 
 Node = torch.fx.Node
 Tensor = torch.Tensor
 
 END = float("inf")
+# Sizes that only the data decide are tried up to this one, and so many of them.
+LARGEST_GUESS = 1024
+MOST_GUESSES = 16
 _VIEWS = (Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM)
 
 
@@ -48,11 +51,38 @@ def check_ownership(functional: Program, order: Sequence[Node], lowered: Program
     """Prove that `lowered` computes what `functional` says, each result in the memory it belongs in.
 
     `order` lists the pure nodes in the order in which they are carried out. Symbolic sizes are checked at
-    their hints. Graphs that calls run are taken for granted: each has a proof of its own. Fails, never raises: also on
-    a program that it cannot follow.
+    their hints; those that only the data decide at some size for which the program can run. Graphs that calls run are
+    taken for granted: each has a proof of its own. Fails, never raises: also on a program that it cannot follow.
     """
     try:
+        return _checked(functional, order, lowered)
+    except Impossible as impossible:
+        found = Verdict("ownership", False, (str(impossible),))
+    for size in _sizes_to_try(functional):
+        try:
+            with unknown_sizes_as(size):
+                return _checked(functional, order, lowered)
+        except Impossible:
+            continue
+    return found
+
+
+def _sizes_to_try(functional: Program) -> list[int]:
+    """What sizes that only the data decide may have to be: the program says so by the numbers in it."""
+    values = (n.meta.get("val") for n in functional.graph.nodes)
+    if not any(has_data_dependent_size(s) for v in values if isinstance(v, Tensor) for s in v.size()):
+        return []
+    numbers = {a for n in functional.graph.nodes for a in pytree.tree_leaves(n.args) if type(a) is int}
+    near = {m for a in numbers for m in (a, a + 1) if UNKNOWN_SIZE < m <= LARGEST_GUESS}
+    return sorted(near)[:MOST_GUESSES]
+
+
+def _checked(functional: Program, order: Sequence[Node], lowered: Program) -> Verdict:
+    """The verdict for sizes as they count now. Raises Impossible if the program cannot run with those."""
+    try:
         _Ownership(functional, order, lowered).run()
+    except Impossible:
+        raise
     except Refuted as refuted:
         return Verdict("ownership", False, (str(refuted),))
     except Exception as error:  # a checker that cannot follow a program has not proven it

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry, same_strides, size_of
-from reink.check.memory import WINDOW_OF, WINDOWS, Buffer, Fact, Memory, Refuted, SymbolicMemory, numbers
+from reink.check.geometry import Geometry, same_strides, size_of, stride_of
+from reink.check.memory import WINDOW_OF, WINDOWS, Buffer, Fact, Impossible, Memory, Refuted, SymbolicMemory, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
 from reink.core.aliasing import Place
 from reink.core.calls import CALLS, V2_CALLS, result_count
@@ -100,7 +100,7 @@ class Interpreter(Reader):
         for (memory, _), pure in zip(found.memories, found.values, strict=True):
             if pure is None or memory.geometry is expected:
                 continue
-            if memory.geometry.stride != pure.meta["val"].stride():
+            if not self._lies_as(memory.geometry, pure.meta["val"]):
                 break
         else:
             return expected
@@ -117,6 +117,10 @@ class Interpreter(Reader):
         if not isinstance(made, Tensor) or made.size() != expected.tensor.size() or made.device.type != "meta":
             return expected
         return self.geometries.root(made)
+
+    def _lies_as(self, geometry: Geometry, value: Tensor) -> bool:
+        """Whether memory has the strides of the (fake) `value`, but for dims of one element."""
+        return geometry.stride == stride_of(value) or same_strides(self.geometries.root(value), geometry)
 
     def _in_place(self, node: Node, pure: Node) -> None:
         """The in-place twin: its first operand's memory then holds the result."""
@@ -141,7 +145,7 @@ class Interpreter(Reader):
         """`node` writes the value `kept` over all of `written`, cast to its dtype."""
         value, geometry = kept.meta["val"], written.geometry
         if size_of(value) != geometry.size:
-            raise Refuted(f"{named(node)} writes {list(value.size())} into {written}")
+            raise Impossible(f"{named(node)} writes {list(value.size())} into {written}")
         if geometry.overlaps_itself:
             raise Refuted(f"{named(node)} writes {written}, whose elements share memory")
         self.memory.write(written, node)
@@ -296,7 +300,7 @@ class Interpreter(Reader):
         if type(place) is Geometry:
             self.at[node] = Memory(memory.buffer, place)
         elif place is None:
-            raise Refuted(f"{named(node)} cannot be a view of {memory}")
+            raise Impossible(f"{named(node)} cannot be a view of {memory}")
         else:
             self.lists[node] = [Memory(memory.buffer, p) for p in place]
 
@@ -339,6 +343,10 @@ class Interpreter(Reader):
         for value in dict.fromkeys(wanted):
             if self.memory.holds(value, source):
                 self.memory.hold(value, target)
+        if source.geometry is target.geometry:  # what was partly overwritten is so in the copy
+            for fact in [f for f in source.buffer.facts if f.geometry is source.geometry and f.damage]:
+                if not self.memory.holds(fact.value, target):
+                    self.memory.hold(fact.value, target, fact.converted, damage=fact.damage)
         for value, place in copy.moved if copy is not None else ():
             self._carry_part(value, place, source, target)
 
@@ -392,8 +400,7 @@ class Interpreter(Reader):
             if inner.damage:
                 spoiled += memory.damage_within(inner, part)
             memory.hold(pure, Memory(fact.buffer, place), damage=spoiled)
-        if pure not in memory.where:
-            self._prove_full_scatter(pure, base, update, args)
+        self._prove_full_scatter(pure, base, update, args)
         if pure not in memory.where:
             memory.notes[pure] = note or f"{base.name} is nowhere"
 
@@ -401,6 +408,8 @@ class Interpreter(Reader):
         """A scatter whose window is all of its base is the update itself."""
         view, memory, value = WINDOW_OF[id(pure.target)], self.memory, pure.meta["val"]
         size = size_of(value)
+        if size_of(update.meta["val"]) != size:
+            return
         for fact, place in memory.located(update):
             alike = place.size == size and place.dtype == value.dtype and not fact.converted
             if alike and memory.window(base, view, args, place) is place:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.evaluation import Evaluation
+from reink.check.evaluation import Evaluation, turns_of
 from reink.check.terms import LAYERS, Number, Numbering, Term, TooLarge, Undecided
 from reink.check.values import Different, Shared, Storage, View
 from reink.core.opinfo import facts_of, operator_name
@@ -49,8 +49,8 @@ class _Proof:
         self.functional, self.signature = functional, functional.signature
         shared = Shared(_pure_forms(functional))
         self.numbering: Numbering = shared.numbering
-        self.pure = Evaluation(functional, shared, is_pure=True)
-        self.lowered = Evaluation(lowered, shared, is_pure=False)
+        self.pure = Evaluation(functional, shared, turns=turns_of(functional, lowered))
+        self.lowered = Evaluation(lowered, shared)
 
     def differences(self) -> Iterator[str]:
         """What differs, in words."""

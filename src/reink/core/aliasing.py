@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,6 @@ from reink.core.region import (
     reach_of,
 )
 from reink.core.torch_internals import (
-    FakeTensorMode,
     ShapeEnv,
     detect_fake_mode,
     expression,
@@ -178,8 +178,12 @@ class Place:
         """The place of `value`, a view of the tensor in this place whose own value is `parent_value`.
 
         The two values only have to agree with each other about offsets and lazy bits, so this also holds for a
-        place that has moved to another buffer.
+        place that has moved to another buffer; where it lies there with other strides, the view is made afresh.
         """
+        says_itself = step.op == "aten.as_strided.default" or step.op[-1] == "]"
+        if not says_itself and self.lies_otherwise(parent_value):
+            with suppress(RuntimeError, ValueError):  # a view that cannot be made here is never looked at
+                parent_value, value = self.value, view_value(self.value, step)
         _, _, before, parent_dtype, parent_bits, _ = geometry_of(parent_value)
         size, stride, offset, dtype, bits, extent = geometry_of(value)
         if dtype is self.dtype:
@@ -192,6 +196,11 @@ class Place:
         if found._value is None:
             found._value = value
         return found
+
+    def lies_otherwise(self, value: Tensor) -> bool:
+        """Whether the tensor here has other strides than `value`, as which a program has it."""
+        size, stride, _, dtype, _, _ = geometry_of(value)
+        return stride != self.stride and dtype is self.dtype and size == self.size and not self.is_symbolic()
 
     def at(
         self,
@@ -321,15 +330,19 @@ class Place:
 
 def view_value(parent: Tensor, step: ViewStep) -> Tensor:
     """The fake value of `step` applied to the fake value `parent`."""
-    args = list(torch.fx.map_arg(tuple(step.args), lambda n: n.meta["val"]))
-    mode = detect_fake_mode([parent])
-    result = operator_named(step.op)(parent, *args) if mode is None else _under(mode, step, parent, args)
+    result = _viewed(parent, step)
     assert isinstance(result, Tensor)
     return result
 
 
-def _under(mode: FakeTensorMode, step: ViewStep, parent: Tensor, args: list[Any]) -> Any:
-    with mode:
+def list_values(parent: Tensor, step: ViewStep) -> list[Tensor]:
+    """The fake values of `step`, which makes several views, applied to the fake value `parent`."""
+    return list(_viewed(parent, step))
+
+
+def _viewed(parent: Tensor, step: ViewStep) -> Any:
+    args = list(torch.fx.map_arg(tuple(step.args), lambda n: n.meta["val"]))
+    with detect_fake_mode([parent]) or nullcontext():
         return operator_named(step.op)(parent, *args)
 
 
@@ -461,15 +474,12 @@ def canonical(size: tuple[Any, ...], stride: tuple[Any, ...]) -> tuple[Any, ...]
 
 
 def _layout(value: Tensor) -> Layout:
-    size, stride, offset = tuple(value.size()), value.stride(), value.storage_offset()
-    for number in (*size, *stride, offset):
-        if type(number) is not int:
-            return (
-                tuple(expression(n) for n in size),
-                tuple(expression(s) for s in stride),
-                expression(offset),
-            )
-    return size, canonical(size, tuple(stride)), offset
+    size, stride, offset = tuple(value.size()), tuple(value.stride()), value.storage_offset()
+    if not all(type(number) is int for number in (*size, *stride, offset)):
+        size, stride = tuple(map(expression, size)), tuple(map(expression, stride))
+        if not all(type(number) is int for number in (*size, *stride)):
+            return size, stride, expression(offset)
+    return size, canonical(size, stride), expression(offset)
 
 
 def geometry_of(value: Tensor) -> Geometry:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import PARTICULAR_VIEWS, Place, canonical, layout_of, view_value
+from reink.core.aliasing import PARTICULAR_VIEWS, Place, canonical, view_value
 from reink.core.opinfo import facts_of, positional
 from reink.core.program import BaseView, ViewStep
 
@@ -38,11 +38,7 @@ def window(base: Place, step: ViewStep) -> Place:
         return found
     if step.op in PARTICULAR_VIEWS:
         base = base.regular()
-    value = view_value(base.value, step)
-    size, stride, offset = layout_of(value)
-    moved = offset * value.element_size() - layout_of(base.value)[2] * base.value.element_size()
-    place = base.at(step, size, stride, base.offset + moved, value.dtype, base.bits)
-    return place
+    return base.child(step, base.value, view_value(base.value, step))
 
 
 def _select(base: Place, step: ViewStep) -> Place | None:

@@ -266,15 +266,22 @@ def _serve(connection: Connection, settings: Settings, seed: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the campaign, which ends this process
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    logging.disable(logging.ERROR)  # torch logs each error that it also raises
     while True:
         try:
             what, number, outcome = connection.recv()
         except EOFError:
             return
+        _quiet()
         program = generate(seed, number, gradients=settings.gradients)
         if what == "run":
             connection.send((run_program(program, settings), None))
         else:
             small, found = shrink(program, outcome, settings)
             connection.send((found, small))
+
+
+def _quiet() -> None:
+    """Nothing of what PyTorch logs is shown: it logs each error that it also raises. What reink logs is listened to."""
+    for name, known in logging.root.manager.loggerDict.items():
+        if name.split(".")[0] == "torch" and isinstance(known, logging.Logger):
+            known.disabled = True

@@ -105,17 +105,17 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
     else:
         calls = _costly(plan)
     journal = Journal()
-    apart = [t for t in (take_apart(graph, c, journal) for c in calls) if t is not None]
+    apart = {c: taken for c in calls if (taken := take_apart(graph, c, journal)) is not None}
     if not apart:
         return plan
     refresh_values(graph)  # the new nodes may have another offset than those that they stand for
-    for taken in reversed(apart):
+    for taken in reversed(apart.values()):
         taken.look_past()
     refresh_values(graph)
     other = decide()
     copied, left = plan.bytes_copied(), other.bytes_copied()
     if dice is not None or (copied is not None and left is not None and left < copied):
-        _sweep(graph, {*calls, *journal.replaced()})
+        _sweep(graph, {*apart, *journal.replaced()})
         return other
     journal.undo()
     _sweep(graph, set(graph.nodes) - before)

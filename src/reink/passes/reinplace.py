@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, may_overlap
+from reink.core.aliasing import Buffer, Place, list_values, may_overlap
 from reink.core.calls import (
     V2_CALLS,
     auto_functionalized,
@@ -245,9 +245,11 @@ class _Reinplacer:
     def _view_list(self, node: Node) -> None:
         """A list of views stays a call; each part is a place that lower takes out of the list."""
         parent = self.places[node.args[0]]  # type: ignore[index]
-        before, name = node.args[0].meta["val"], self.facts[node].name  # type: ignore[union-attr]
-        steps = [ViewStep(f"{name}[{k}]", tuple(node.args[1:])) for k in range(len(node.meta["val"]))]
-        self.places[node] = tuple(parent.child(s, before, v) for s, v in zip(steps, node.meta["val"], strict=True))
+        before, parts, name = node.args[0].meta["val"], node.meta["val"], self.facts[node].name  # type: ignore[union-attr]
+        if parent.lies_otherwise(before):
+            before, parts = parent.value, list_values(parent.value, ViewStep(name, tuple(node.args[1:])))
+        steps = [ViewStep(f"{name}[{k}]", tuple(node.args[1:])) for k in range(len(parts))]
+        self.places[node] = tuple(parent.child(s, before, v) for s, v in zip(steps, parts, strict=True))
         self.steps.append(Step(node, _NOTHING))
         for user in list(node.users):
             if user not in self.done:

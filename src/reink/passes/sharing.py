@@ -19,7 +19,7 @@ from reink.core.program import ViewStep
 Node = torch.fx.Node
 Live = list[tuple[Node, Place]]
 
-_SELECT, _SLICE = "aten.select.int", "aten.slice.Tensor"
+_SELECT, _SLICE, _EXPAND = "aten.select.int", "aten.slice.Tensor", "aten.expand.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,20 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One copy of the tensor in `cover`, which begins at index `first`, for `members`: values and where each lies."""
+    """One copy of the tensor in `cover`, which begins at index `first`, for `members`: values and where each lies.
+
+    `expanded`: the members are the cover, expanded.
+    """
 
     cover: Place
     members: Live
     first: int = 0
+    expanded: bool = False
 
     def place_in(self, copy: Place, place: Place) -> Place:
         """Where a member that lies in `place` lies in a `copy` of the cover."""
+        if self.expanded:
+            return window(copy, ViewStep(_EXPAND, (list(place.size),)))
         own = _run(place)
         if place is self.cover or own is None:
             return copy
@@ -64,10 +70,21 @@ def shared(live: Live) -> list[Shared]:
             apart.setdefault(place, []).append((value, place))
         else:
             runs.setdefault((run.parent, run.dim), []).append((run, (value, place)))
-    found = [Shared(place, members) for place, members in apart.items()]
+    found = [_alone(place, members) for place, members in apart.items()]
     for beside in runs.values():
         found.extend(_merged(sorted(beside, key=lambda entry: (entry[0].first, -entry[0].last))))
     return found
+
+
+def _alone(place: Place, members: Live) -> Shared:
+    """One copy for what lies in one place; of an expanded tensor, of each element once."""
+    if not place.has_broadcast_dim() or place.is_symbolic():
+        return Shared(place, members)
+    cover = place
+    for dim, (size, stride) in enumerate(zip(place.size, place.stride, strict=True)):
+        if stride == 0 and size > 1:
+            cover = window(cover, ViewStep(_SLICE, (dim, 0, 1)))
+    return Shared(cover, members, expanded=True)
 
 
 def byte_total(live: Live) -> int | None:
