@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from reink.backends.announcing import announce
-from reink.core.aliasing import extent_of, layout_of
+from reink.core.aliasing import layout_of
 from reink.core.boundary import AliasPattern, address_of, behind, hand_back, has_one_storage, pack
+from reink.core.extent import extent_of
 from reink.core.torch_internals import FakeTensor, forward_of
 from reink.pipeline import Compiled, compile_program, complete, reaching, without_collection
 from reink.report import Verdict
