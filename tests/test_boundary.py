@@ -346,3 +346,16 @@ def test_an_input_that_a_graph_changes_by_another_name() -> None:
 @pytest.mark.parametrize("mode", ["no_grad", "inference"])
 def test_an_input_changes_in_every_mode(mode: Any) -> None:
     compare(_turns_one, PAIRS["apart"], lambda fn: reink.functionalize(fn, PAIRS["apart"]()), grad_mode=mode)
+
+
+def _bytes_of_a_turned_tensor(x: Tensor) -> Tensor:
+    x.T.sign_()
+    return x.view(torch.uint8) + 0
+
+
+def test_the_pure_graph_runs_where_a_view_insists_on_strides_of_dims_of_one_element() -> None:
+    """What is computed from a turned tensor lies otherwise than the input, also once it is turned back."""
+    pure = reink.functionalize(_bytes_of_a_turned_tensor, (torch.tensor([[3], [-5]]),), keep_input_mutations=False)
+    found, new = pure.graph_module(torch.tensor([[3], [-5]]))
+    assert torch.equal(new, torch.tensor([[1], [-1]]))
+    assert torch.equal(found, torch.tensor([[1], [-1]]).view(torch.uint8))

@@ -76,12 +76,18 @@ def _judge_compiled(program: Program, **options: Any) -> Callable[..., Any] | No
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_compiled_program_equals_eager_and_allocates_no_more(program: Program) -> None:
+    """No more bytes in all than eager, and no more of them at a time.
+
+    But for loops: PyTorch's `while_loop` holds the flag of its condition and what it carries while the body runs.
+    """
     fast = _judge_compiled(program)
     if fast is None or not program.zero_extra:
         return
     eager = allocated_bytes(program.build(), program.make_args(), program.grad_mode)
-    extra = allocated_bytes(fast, program.make_args(), program.grad_mode) - eager
-    assert extra <= 0, f"{extra} bytes more than the {eager} of eager"
+    found = allocated_bytes(fast, program.make_args(), program.grad_mode)
+    assert found.total <= eager.total, f"{found.total - eager.total} bytes more than the {eager.total} of eager"
+    if "loop" not in str(program):
+        assert found.peak <= eager.peak, f"{found.peak} bytes at a time, where eager has {eager.peak}"
 
 
 def _shuffles() -> Iterator[tuple[Program, str, int]]:
@@ -191,9 +197,10 @@ def test_the_judge_accepts_what_is_right() -> None:
 
 def test_allocated_bytes_counts_results_and_temporaries() -> None:
     x = counting(16)
-    assert allocated_bytes(lambda t: t.neg_(), (x,)) == 0
-    assert allocated_bytes(lambda t: t.neg().neg_(), (x,)) == 64
-    assert allocated_bytes(lambda t: t.clone().sum(), (x,)) == 64 + 4
+    assert allocated_bytes(lambda t: t.neg_(), (x,)) == (0, 0)
+    assert allocated_bytes(lambda t: t.neg().neg_(), (x,)) == (64, 64)
+    assert allocated_bytes(lambda t: t.clone().sum(), (x,)) == (64 + 4, 64 + 4)
+    assert allocated_bytes(lambda t: t.neg().neg().neg(), (x,)) == (3 * 64, 2 * 64)
 
 
 def test_the_shuffle_refuses_a_graph_that_writes() -> None:

@@ -150,6 +150,38 @@ def random_numbers_that_nobody_reads(x: Tensor) -> Tensor:
     return x
 
 
+def size_that_can_only_be_one(x: Tensor) -> Tensor:
+    """As `size_that_an_index_asks_for`: nothing but 0 or 1 elements become none."""
+    return x[x > 2].sort(stable=True, dim=0)[0].broadcast_to((0,))
+
+
+def read_where_it_is_written(x: Tensor, start: Tensor) -> Tensor:
+    """The proof took other strides for another way in which two operands share memory that are one tensor."""
+    view = x.unfold(-4, 2, 3)
+    scattered = torch.slice_scatter(view, view.remainder(997).expand((0, 2, 2, 4, 2)), 0, 1)
+    halves = scattered.unflatten(-2, (-1, 2))
+    ops.absorb(halves, halves)
+    start.t().neg_()
+    return scattered
+
+
+def bytes_of_nothing(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The check asked for strides of an empty tensor, which have no meaning."""
+    total = x + x.remainder(997)
+    other = total - x.remainder(997)
+    flat = total.view(torch.uint8).reshape(1, 0).view(1, 0)
+    return flat, other, flat
+
+
+def bytes_of_a_later_version(x: Tensor) -> dict[str, Tensor]:
+    """A view by bytes insists on strides, also of dims of one element, that a later version does not have: an error."""
+    turned = x.T
+    ops.bump_and_parts(turned.select(-1, -1))
+    part = x.view(torch.uint8)[-3:, 1:1:1]
+    turned.permute((0, 1)).sign_()
+    return {"named": part}
+
+
 def _three_of_one_storage() -> tuple[Tensor, ...]:
     memory = counting(72, torch.uint8)
     return memory[:24].view(4, 3, 2), memory[:12].view(4, 3), memory[:6].view(2, 3)
@@ -158,6 +190,11 @@ def _three_of_one_storage() -> tuple[Tensor, ...]:
 def _expanded_and_its_start() -> tuple[Tensor, ...]:
     memory = counting(10, torch.float64, 101)
     return memory.as_strided((2, 1, 2, 3), (3, 1, 0, 1)), memory[:3]
+
+
+def _overlapping_and_its_start() -> tuple[Tensor, ...]:
+    memory = counting(57, torch.int64, 101)
+    return memory.as_strided((3, 2, 2, 4), (1, 3, 6, 12)), memory[:6].view(3, 2)
 
 
 def _complex_and_its_start() -> tuple[Tensor, ...]:
@@ -182,6 +219,10 @@ FOUND = (
     Found(5379, branch_before_random_numbers, lambda: (counting(6).view(3, 2),)),
     Found(70227, loop_before_random_numbers, lambda: (counting(0, torch.int32).view(2, 0), counting(18).view(3, 3, 2))),
     Found(7292, expanded_result, lambda: (counting(6).view(3, 1, 2),)),
+    Found(15431, size_that_can_only_be_one, lambda: (counting(1, torch.int16).as_strided((3,), (0,)),)),
+    Found(18837, read_where_it_is_written, _overlapping_and_its_start),
+    Found(19262, bytes_of_nothing, lambda: (counting(0, torch.int32).view(1, 2, 4, 0),)),
+    Found(12306, bytes_of_a_later_version, lambda: (counting(2, torch.int16).view(2, 1),)),
     Found(7446, random_numbers_that_nobody_reads, lambda: (counting(16).view(2, 1, 4, 2),)),
 )
 

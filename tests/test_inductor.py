@@ -230,7 +230,7 @@ def test_as_few_kernels_as_stock_and_no_byte_of_the_cache() -> None:
     run = generated(_attention_step)
     with torch.no_grad():
         run(*args)
-    assert allocated_bytes(run, args) < 512 * 16 * 4
+    assert allocated_bytes(run, args).total < 512 * 16 * 4
     assert run.reports[0].bytes_cloned == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -42,24 +42,22 @@ def compare(
         assert not problems, "\n".join([f"call {k + 1} differs from eager:", *map(str, problems)])
 
 
-def allocated_bytes(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode = "no_grad") -> int:
-    """Bytes that one call of `fn` asks of the allocator, results included, whether freed again or not."""
-    return sum(max(0, count) for count in _allocations(fn, args, grad_mode))
+class Allocated(NamedTuple):
+    """Bytes that one call asks of the allocator, results included: in all, and the most of them held at a time."""
+
+    total: int
+    peak: int
 
 
-def peak_bytes(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode = "no_grad") -> int:
-    """The most bytes that one call of `fn` holds at a time, beyond what was there before."""
-    return max(0, *accumulate(_allocations(fn, args, grad_mode)), 0)
-
-
-def _allocations(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode) -> list[int]:
-    """What one call of `fn` asks of the allocator and, below 0, gives back, in order."""
+def allocated_bytes(fn: Callable[..., Any], args: Arguments, grad_mode: GradMode = "no_grad") -> Allocated:
+    """What one call of `fn` allocates."""
     torch.manual_seed(0)
     with grad_context(grad_mode), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         fn(*args)
     recorder: Any = recorded.profiler
     events = [e for e in recorder.kineto_results.events() if e.name() == "[memory]"]
-    return [int(e.nbytes()) for e in sorted(events, key=lambda e: e.start_ns())]
+    counts = [int(e.nbytes()) for e in sorted(events, key=lambda e: e.start_ns())]  # below 0: given back
+    return Allocated(sum(max(0, n) for n in counts), max(accumulate(counts, initial=0)))
 
 
 def _sequence(

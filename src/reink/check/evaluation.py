@@ -238,7 +238,10 @@ class Evaluation(Values):
                 self.store(view, self.numbering.whole(("written", key, k), bytes_of(view.geometry), name))
 
     def _relation(self, given: Any, positions: Sequence[int], same_is_fine: bool) -> tuple[Hashable, ...]:
-        """How written operands share bytes with others: which, at what distance, with what strides."""
+        """How written operands share bytes with others: which, at what distance, with what strides.
+
+        Two that are element for element the same are so in whatever memory.
+        """
         views = [(view, k in positions) for k, value in enumerate(given) for view in views_in(value)]
         groups: dict[int, list[int]] = {}
         for k, (view, _) in enumerate(views):
@@ -250,7 +253,7 @@ class Evaluation(Values):
                 if not (views[i][1] or views[j][1]) or (a is b and same_is_fine):
                     continue
                 if self.geometries.overlap(a, b):
-                    found.append((i, j, b.lo - a.lo, a.stride, b.stride))
+                    found.append((i, j) if a is b else (i, j, b.lo - a.lo, a.stride, b.stride))
         return tuple(found)
 
     def _in_place(self, node: Node, form: Any, given: list[Any]) -> Any:

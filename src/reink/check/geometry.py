@@ -200,14 +200,16 @@ class Geometries:
             if layout is not None:
                 found = self._at(layout, parent.holder, parent.dtype, parent.bits)
             else:
-                found = self._run(target, parent, args)
+                found = self._run(target, parent.tensor, args)
+            if found is None and parent.is_empty and not parent.bits:  # strides without meaning stand in the way
+                found = self._run(target, torch.empty(parent.size, dtype=parent.dtype, device="meta"), args)
             self._views[key] = found
         return found
 
-    def _run(self, target: Callable[..., Any], parent: Geometry, args: tuple[Any, ...]) -> Any:
+    def _run(self, target: Callable[..., Any], parent: Tensor, args: tuple[Any, ...]) -> Any:
         """`apply`, by running the operator."""
         try:
-            made = target(parent.tensor, *(list(a) if type(a) is tuple else a for a in args))
+            made = target(parent, *(list(a) if type(a) is tuple else a for a in args))
         except (RuntimeError, IndexError, ValueError, TypeError):
             return None
         if isinstance(made, Tensor):

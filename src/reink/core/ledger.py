@@ -12,11 +12,14 @@ from typing import Any
 
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place
+from reink.core.aliasing import PARTICULAR_VIEWS, Buffer, Place
 from reink.core.views import WRITE_BACKS, Emitter, step_operator
 
 Node = torch.fx.Node
 Record = Callable[[str, Place, int, str], None]
+
+# Looked up once: reading an operator of torch.ops runs Python code.
+_AS_STRIDED = torch.ops.aten.as_strided.default
 
 
 class Ledger:
@@ -51,10 +54,20 @@ class Ledger:
             return known[1]
         step = place.step
         assert step is not None
-        node = self._emitter.emit(step_operator(step), (self.read(place.parent), *step.args), place.value)
+        base = self.read(place.parent)
+        if version and step.op in PARTICULAR_VIEWS:
+            base = self._regular(base, place.parent)
+        node = self._emitter.emit(step_operator(step), (base, *step.args), place.value)
         self._replayed[place] = (version, node)
         self._record("replay" if version else "view", place, version, node.name)
         return node
+
+    def _regular(self, tensor: Node, place: Place) -> Node:
+        """`tensor`, a later version of what lies in `place`, with the strides for dims of one element that it had."""
+        strided = place.step is not None and place.step.op == "aten.as_strided.default"
+        if strided or 1 not in place.size or place.is_symbolic():
+            return tensor
+        return self._emitter.emit(_AS_STRIDED, (tensor, list(place.size), list(place.stride)), place.value)
 
     def write(self, place: Place, update: Node) -> None:
         """Make `update` the content of `place`: carry it back, view by view, into a new version of the base."""

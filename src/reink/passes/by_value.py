@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,19 +108,33 @@ def with_calls_taken_apart(decide: Callable[[], Plan], dice: random.Random | Non
     apart = {c: taken for c in calls if (taken := take_apart(graph, c, journal)) is not None}
     if not apart:
         return plan
-    refresh_values(graph)  # the new nodes may have another offset than those that they stand for
-    for taken in reversed(apart.values()):
-        taken.look_past()
-    refresh_values(graph)
-    other = decide()
-    copied, left = plan.bytes_copied(), other.bytes_copied()
-    if dice is not None or (copied is not None and left is not None and left < copied):
+    other = decide() if _traced_again(graph, apart.values()) else None
+    if other is not None and (dice is not None or _is_cheaper(other, plan)):
         _sweep(graph, {*apart, *journal.replaced()})
         return other
     journal.undo()
     _sweep(graph, set(graph.nodes) - before)
     refresh_values(graph)
     return plan
+
+
+def _traced_again(graph: torch.fx.Graph, apart: Collection[TakenApart]) -> bool:
+    """Give what stands apart its values, which may lie otherwise than those that they stand for; False where a view
+    does not take them so."""
+    try:
+        refresh_values(graph)
+        for taken in reversed(list(apart)):
+            taken.look_past()
+        refresh_values(graph)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_cheaper(other: Plan, plan: Plan) -> bool:
+    """Whether `other` copies fewer bytes, as far as is known."""
+    copied, left = plan.bytes_copied(), other.bytes_copied()
+    return copied is not None and left is not None and left < copied
 
 
 def _sweep(graph: torch.fx.Graph, nodes: set[Node]) -> None:

@@ -409,13 +409,14 @@ class _Cleaner:
 def _views_agree(node: Node, earlier: Node) -> bool:
     """Whether views of `node` can become views of `earlier`.
 
-    Their place is read from two noted offsets, and some insist on the strides of dims of one element.
+    Their place is read from two noted offsets; and some insist on the strides of dims of one element, which are noted
+    as they were captured, whatever a later version has.
     """
     before, after = node.meta.get("val"), earlier.meta.get("val")
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return True
     size, _, offset = layout_of(before)
-    same_place, plain = offset == layout_of(after)[2], 1 not in size or before.stride() == after.stride()
+    same_place, plain = offset == layout_of(after)[2], 1 not in size
     if same_place and plain:
         return True
     for user in node.users:
