@@ -17,6 +17,7 @@ import functionalize_cost
 import impossible
 import in_inductor
 import kv_step
+import placement
 import torch
 from rich.console import Console
 
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "call_overhead": call_overhead.run,
     "kv_step": kv_step.run,
     "impossible": impossible.run,
+    "placement": placement.run,
     "in_inductor": in_inductor.run,
 }
 
