@@ -7,7 +7,7 @@ nothing was put back in place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -73,6 +73,13 @@ def views_of_a_closed_copy(x: Tensor) -> Tensor:
     ops.bump_present([other])
     ops.absorb(flat, deep.movedim(2, 1).remainder(997).sum())
     return flat
+
+
+def strides_that_are_symbols(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """A result that was saved and copied got the strides of the copy, where sizes are symbolic."""
+    scattered = torch.slice_scatter(x, y.remainder(997).to(torch.int32).expand((2, 2)), 0, 1)
+    x.mul_(2)
+    return y, scattered, scattered, scattered
 
 
 def copy_of_what_was_overwritten_in_part(x: Tensor, rows: Tensor, some: Tensor) -> Tensor:
@@ -207,6 +214,12 @@ FOUND = (
     Found(9617, size_that_an_index_asks_for, lambda: (counting(3, torch.int64, 101).view(1, 3),)),
     Found(9564, size_that_a_write_asks_for, lambda: (counting(12, torch.int16).view(4, 3),)),
     Found(534, views_of_a_closed_copy, lambda: (counting(22).as_strided((4, 2), (4, 2)),)),
+    Found(
+        23691,
+        strides_that_are_symbols,
+        lambda: (counting(16, torch.int32, 101).as_strided((3, 2), (3, 1)), torch.tensor(1, dtype=torch.int16)),
+        dynamic=True,
+    ),
     Found(573, copy_of_what_was_overwritten_in_part, _three_of_one_storage),
     Found(7454, strides_of_dims_of_one_element, _expanded_and_its_start),
     Found(
@@ -231,6 +244,6 @@ FOUND = (
 @pytest.mark.parametrize("more", range(6))
 def test_what_was_found_is_right_and_put_back_in_place(found: Found, more: int) -> None:
     """As it was found, and with other decisions: the number says which."""
-    program: Any = Found(found.number + more, found.program, found.make_inputs)
+    program: Any = replace(found, number=found.number + more)
     outcome = run_program(cast(FuzzProgram, program), Settings())
     assert (outcome.kind, outcome.cause) == ("ok", ""), outcome.detail

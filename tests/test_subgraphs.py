@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from corpus.control_flow import loop_body_writes_a_row
 from corpus.registry import counting
+from support.judge import compare
 from support.library import called
 from support.operators import ops
 from torch import Tensor
@@ -19,7 +20,7 @@ from reink.api import CompiledFunction, compile_function
 from reink.check import check_form, check_ownership
 from reink.core.program import Program, copied
 from reink.core.subgraphs import functional_call, subgraph_call
-from reink.fuzz.program import branch
+from reink.fuzz.program import branch, loop
 from reink.fuzz.shuffle import assert_pure, shuffle_pass
 from reink.options import Options
 from reink.passes.capture import capture_graph
@@ -109,6 +110,103 @@ def test_what_is_saved_for_a_graph_keeps_its_strides() -> None:
         saved += any(d.outcome == "saved" for d in fast.compiled.decisions())
         assert torch.equal(fast(counting(6, 2)), _seen_before_it_is_written(counting(6, 2)))
     assert saved
+
+
+# -- what a loop carries -------------------------------------------------------------------------------------
+
+
+def _rows_one_by_one(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    def body(i: Tensor, filled: Tensor, total: Tensor) -> tuple[Tensor, ...]:
+        filled = filled.index_copy(0, i.view(1), x[:1] * (i + 1))
+        return i + 1, filled, total + filled.sum(0)
+
+    start = torch.tensor(0), torch.zeros(3, 4), torch.zeros(4)
+    return loop(lambda i, filled, total: i < rounds, body, *start)
+
+
+def _old_value_first(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    def body(i: Tensor, b: Tensor, total: Tensor) -> tuple[Tensor, ...]:
+        return i + 1, b.index_fill(0, i.view(1), 7.0), total + b.sum()
+
+    return loop(lambda i, b, total: i < rounds, body, torch.tensor(0), x.clone(), torch.zeros(()))
+
+
+def _condition_reads(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    return loop(lambda i, b: (b.sum() < 100) & (i < rounds), lambda i, b: (i + 1, b * 2), torch.tensor(0), x.clone())
+
+
+def _written_afterwards(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    _, b = loop(lambda i, b: i < rounds, lambda i, b: (i + 1, (b.t() * 2).t()), torch.tensor(0), x.clone())
+    row = b[0]
+    row.add_(1)
+    return b, row
+
+
+def _beside_a_written_one(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    log = torch.zeros(3, 4)
+
+    def body(i: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        log[0].add_(b[1])
+        return i + 1, b * 2 + log.sum()
+
+    _, b = loop(lambda i, b: i < rounds, body, torch.tensor(0), x.clone())
+    return b, log
+
+
+def _exchanged(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    return loop(lambda i, a, b: i < rounds, lambda i, a, b: (i + 1, b * 2, a + 1), torch.tensor(0), x.clone(), x + 1)
+
+
+def _read_afterwards(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    start = x.clone()
+    _, b = loop(lambda i, b: i < rounds, lambda i, b: (i + 1, b * 2), torch.tensor(0), start)
+    return b, start + 1
+
+
+def _given_twice(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    start = x.clone()
+    return loop(lambda i, a, b: i < rounds, lambda i, a, b: (i + 1, a * 2, b + 1), torch.tensor(0), start, start)
+
+
+def _nothing_else(x: Tensor, rounds: Tensor) -> tuple[Tensor, ...]:
+    return loop(lambda b: b.sum() < rounds * 40, lambda b: (b * 2,), x.clone())
+
+
+CARRIED = {
+    _rows_one_by_one: 2,
+    _old_value_first: 1,
+    _condition_reads: 1,
+    _written_afterwards: 1,
+    _beside_a_written_one: 1,
+    _exchanged: 0,
+    _read_afterwards: 0,
+    _given_twice: 0,
+    _nothing_else: 0,
+}
+
+
+@pytest.mark.parametrize("program", CARRIED, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_what_a_loop_carries_is_written_in_place_where_nobody_else_has_it(
+    program: Callable[..., Any], rounds: int
+) -> None:
+    if program is _given_twice and not rounds:
+        return  # the loop of Python then returns one tensor twice
+
+    def given() -> tuple[Tensor, Tensor]:
+        return counting(3, 4), torch.tensor(rounds)
+
+    for seed in range(3):
+        options = Options.of({"prove": True, "passes": (shuffle_pass(seed),) if seed else ()})
+        dice = random.Random(seed) if seed == 2 else None
+        fast = compile_function(program, given(), options, dice=dice)
+        assert not fast.compiled.fallback
+        compare(program, given, lambda fn, fast=fast: fast)  # type: ignore[misc]
+        if dice is None:
+            bases = functional_call(fast.compiled.functional, the_call(fast.compiled.functional))
+            assert bases is not None
+            assert len(bases.bases) - (program is _beside_a_written_one) == CARRIED[program]
+            assert fast.compiled.report().bytes_cloned == 0
 
 
 def test_a_pass_may_leave_results_that_nobody_needs() -> None:

@@ -28,6 +28,7 @@ from reink.passes.cleanup import cleanup
 from reink.passes.decompose import decompose
 from reink.passes.donation import donations, keep_usable
 from reink.passes.functionalize import functionalize
+from reink.passes.loops import carry_in_place
 from reink.passes.lower import lower
 from reink.passes.placement import Rules
 from reink.passes.refusals import OutsideInput
@@ -177,6 +178,8 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
             decompose(functional, inductor.decomposition_table())
             cleanup(functional)
         generated = inductor.is_node_realized
+    else:
+        carry_in_place(functional, Rules(bool(options.passes)))
     said = copied(functional) if options.prove else functional  # reinplace may take calls apart
     with _timed(compiled, "reinplace"):
         plan = reinplace(functional, Rules(bool(options.passes), dice, generated, options.max_extra_bytes))

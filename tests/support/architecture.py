@@ -83,6 +83,7 @@ PARTS_OF_A_PASS = {
         "reink.passes.refusals",
         "reink.passes.subgraphs",
     },
+    "reink.passes.loops": {"reink.passes.in_place", "reink.passes.placement", "reink.passes.reinplace"},
     "reink.passes.metadata": {"reink.passes.outputs", "reink.passes.refusals"},
     "reink.passes.mutable_calls": {"reink.passes.refusals"},
     "reink.passes.subgraphs": {"reink.passes.refusals"},

@@ -381,7 +381,8 @@ class Placement:
         for share in shared(roots):
             first, cover = share.members[0], share.cover
             known = first[0].meta["val"] if cover is first[1] else cover.value
-            as_it_lies = not cover.overlaps_itself() and any(self._goes_into_graph(v) for v, _ in share.members)
+            asked = cover.is_symbolic() or any(self._goes_into_graph(v) for v, _ in share.members)
+            as_it_lies = asked and not cover.overlaps_itself()
             copy = Copy(cover, self._copy_of(first[0], known, exact=as_it_lies or is_dense(cover)))
             for value, place in share.members:
                 to = share.place_in(copy.target, place)
