@@ -354,3 +354,23 @@ def test_what_is_a_view_for_one_row_only_is_right_where_it_does_not_show() -> No
     pure = reink.functionalize(_writes_copy_only, (torch.eye(2),))
     for x in (torch.eye(2), torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.zeros(2, 2)):
         assert all(map(torch.equal, pure(x), _writes_copy_only(x)))
+
+
+def _writes_expanded_copy(x: Tensor, mask: Tensor) -> Tensor:
+    rows = x[mask][:, None, :].expand(-1, 3, -1).reshape(-1, 2)
+    rows[0] = 100
+    return rows.sum(1)
+
+
+def _returns_expanded_copy(x: Tensor, mask: Tensor) -> Tensor:
+    return x[mask][:, None, :].expand(-1, 3, -1).reshape(-1, 2)
+
+
+def test_a_doubtful_copy_of_an_expanded_tensor_is_refused_where_it_is_written_or_returned() -> None:
+    """Of one row eager returns a view whose elements share memory."""
+    given = (torch.eye(2), torch.tensor([True, False]))
+    for program in (_writes_expanded_copy, _returns_expanded_copy):
+        error = _refusal_of(lambda program=program: reink.functionalize(program, given))  # type: ignore[misc]
+        assert error.code == "data-dependent-python"
+    pure = reink.functionalize(lambda x, mask: _returns_expanded_copy(x, mask).sum(1), given)
+    assert torch.equal(pure(*given), _returns_expanded_copy(*given).sum(1))

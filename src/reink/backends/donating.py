@@ -11,16 +11,17 @@ import difflib
 import inspect
 import linecache
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
+from types import FunctionType, MethodType, NoneType
 from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.dlpack import from_dlpack
 
-from reink.core.torch_internals import inner_tensors, is_wrapper_subclass, living, pytree, storage_key
+from reink.core.torch_internals import inner_tensors, living, pytree, storage_key
 from reink.errors import ReinkError
 from reink.report import Source
 
@@ -50,14 +51,26 @@ class _Held(NamedTuple):
 
 _Call = tuple[Callable[..., Any], Callable[[], Collection[str]]]
 
-# By storage; entries of storages that are gone are dropped when the next one is made.
+# By storage. A storage that is gone keeps its number to itself until its entry is dropped.
 _given: dict[int, _Given] = {}
 _held: dict[int, _Held] = {}
+_lock = threading.Lock()
+# How many entries there may be before those of storages that are gone are looked for, by dict once that happened.
+MOST_UNSWEPT = 64
+_limits: dict[int, int] = {}
 
 
 def parameters_of(model: Any, donate: Sequence[str]) -> inspect.Signature:
     """How `model` is called. Raises ReinkError ``unknown-option`` if one of `donate` is no parameter of it."""
-    signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    if not isinstance(function, (FunctionType, MethodType)):
+        raise ReinkError(
+            "unknown-option",
+            f"cannot donate arguments of a {type(model).__name__}",
+            why="which of them a graph gets is known by their names in a function",
+            do="give a function or a module",
+        )
+    signature = inspect.signature(function, follow_wrapped=False)  # the names that the traced function has for them
     for name in donate:
         if name not in signature.parameters:
             close = difflib.get_close_matches(name, list(signature.parameters), 1)
@@ -86,18 +99,21 @@ class Donor:
         """Call with `args`, parts of which belong to the compiled program from then on."""
         bound, line = self._signature.bind(*args, **kwargs), _callers_line()
         refused = undonatable(bound.arguments, self._donate, self._model)
-        names = tuple(n for n in self._donate if n in bound.arguments and n not in refused)
-        given = [(n, t) for n in names for t in pytree.tree_leaves(bound.arguments[n]) if isinstance(t, Tensor)]
-        taken: dict[int, tuple[str, Tensor]] = {id(t): (n, taken_over(t)) for n, t in given}
+        names = tuple(n for n in self._donate if n not in refused)
+        given = [(n, t) for n in names for t in _leaves(bound.arguments[n]) if isinstance(t, Tensor)]
+        taken = {id(t): (n, taken_over(t)) for n, t in given}
         for name in names:
             bound.arguments[name] = pytree.tree_map(lambda v: taken.get(id(v), ("", v))[1], bound.arguments[name])
         if names not in self._calls:
             self._calls[names] = self._compiled({n: refused.get(n, "") for n in self._donate})
         call, used = self._calls[names]
-        answer = call(*bound.args, **bound.kwargs)
+        try:
+            answer = call(*bound.args, **bound.kwargs)
+        finally:  # what was overwritten before an error is lost as well
+            for name, tensor in given:
+                if name in used():
+                    _give_away(name, tensor, line)
         _refuse_returned(answer, [(n, t) for n, t in taken.values() if n in used()], line)
-        for name, tensor in given:
-            _note(_given, storage_key(tensor), _Given(StorageWeakRef(tensor.untyped_storage()), name, line))
         return answer
 
 
@@ -117,24 +133,37 @@ def undonatable(arguments: Mapping[str, Any], donate: Sequence[str], model: Any 
             owners.setdefault(storage_key(tensor), []).append(name)
     found: dict[str, str] = {}
     for name in donate:
-        reasons = (_why_not(name, leaf, owners) for leaf in pytree.tree_leaves(arguments.get(name)))
-        reason = next(filter(None, reasons), "")
+        reason = "it is not given"
+        if name in arguments:
+            reason = next(filter(None, (_why_not(name, leaf, owners) for leaf in _leaves(arguments[name]))), "")
         if reason:
             found[name] = reason
     return found
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """What a tuple holds, at any depth: the program cannot change it, and does not see that it is another one."""
+    if type(value) is tuple:
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _why_not(name: str, tensor: object, owners: Mapping[int, list[str]]) -> str:
     if isinstance(tensor, _PLAIN):
         return ""
     if not isinstance(tensor, Tensor):
-        return f"it holds a {type(tensor).__name__}, which is not taken apart"
-    if is_wrapper_subclass(tensor) or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return f"it is or holds a {type(tensor).__name__}, and only tensors and tuples of them can be given away"
+    if tensor.requires_grad:
+        return "it requires grad"
+    plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.__dict__ and tensor.grad is None
+    if not plain or tensor.is_conj() or tensor.is_neg():
         return "it is no plain tensor"
     if tensor.device.type not in _DEVICES:
         return f"memory of {tensor.device.type} cannot be given away"
-    if tensor.requires_grad:
-        return "it requires grad"
+    if storage_key(tensor) not in _held and not tensor.untyped_storage().resizable():
+        return "PyTorch did not allocate its memory"
     if tensor.numel() * tensor.element_size() != tensor.untyped_storage().nbytes():
         return "it is a part of its storage, and what lies beside it would be given away too"
     sharing = owners[storage_key(tensor)]
@@ -146,19 +175,41 @@ def _why_not(name: str, tensor: object, owners: Mapping[int, list[str]]) -> str:
 
 def refuse_given_away(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises ReinkError ``donated-input`` if a tensor among the arguments lies in memory that was given away."""
-    if not _given:
-        return
-    for leaf in pytree.tree_leaves((args, dict(kwargs))):
-        for tensor in _strided(leaf):
-            entry = _given.get(storage_key(tensor))
-            if entry is not None and not entry.storage.expired():
-                raise ReinkError(
-                    "donated-input",
-                    f"cannot run: memory that was given away as {entry.name} is used again",
-                    where=str(_callers_line()),
-                    why=f"{entry.name} was donated at {entry.line}: other values lie there since",
-                    do="use the result of that call, or do not donate what is needed afterwards",
-                )
+    if _given:
+        for leaf in pytree.tree_leaves((args, dict(kwargs))):
+            _refuse_if_given(leaf, _callers_line)
+
+
+def watched(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, a compiled graph, that refuses inputs of whatever origin that were given away."""
+
+    def call(*args: Any) -> Any:
+        if _given:
+            for value in args:
+                _refuse_if_given(value, _callers_line)
+        return run(*args)
+
+    return call
+
+
+def _refuse_if_given(value: Any, where: Callable[[], object]) -> None:
+    for tensor in _strided(value):
+        entry = _given.get(storage_key(tensor))
+        if entry is not None and not entry.storage.expired():
+            raise ReinkError(
+                "donated-input",
+                f"cannot run: memory that was given away as {entry.name} is used again",
+                where=str(where()),
+                why=f"{entry.name} was donated at {entry.line}: other values may lie there since",
+                do="use the result of that call, or do not donate what is needed afterwards",
+            )
+
+
+def _give_away(name: str, tensor: Tensor, line: Source) -> None:
+    """Remember the memory of a tensor as given away; autograd is told that what was saved of it is gone."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+    _note(_given, storage_key(tensor), _Given(StorageWeakRef(tensor.untyped_storage()), name, line))
 
 
 def taken_over(tensor: Tensor) -> Tensor:
@@ -181,17 +232,22 @@ def _another(storage: torch.UntypedStorage, device: torch.device) -> torch.Untyp
 
 
 def _note(entries: dict[int, Any], key: int, entry: Any) -> None:
-    """Add an entry, and drop those of storages that are gone."""
-    for gone in [k for k, known in entries.items() if known.storage.expired()]:
-        del entries[gone]
-    entries[key] = entry
+    """Add an entry; now and then drop those of storages that are gone."""
+    with _lock:
+        entries[key] = entry
+        if len(entries) > _limits.get(id(entries), MOST_UNSWEPT):
+            for gone in [k for k, known in entries.items() if known.storage.expired()]:
+                del entries[gone]
+            _limits[id(entries)] = 2 * len(entries) + MOST_UNSWEPT
 
 
 def _refuse_returned(answer: Any, taken: Sequence[tuple[str, Tensor]], line: Source) -> None:
-    """An argument that is returned as it is never reaches the graph, which took its memory for its own."""
+    """What is returned as it is never reaches the graph, which took the memory for its own: an argument, or a tensor
+    from elsewhere in the same memory."""
     for leaf in pytree.tree_leaves(answer):
+        gone = isinstance(leaf, Tensor) and any(storage_key(t) in _given for t in _strided(leaf))
         for name, tensor in taken:
-            if leaf is tensor:
+            if leaf is tensor or gone:
                 raise ReinkError(
                     "donated-input",
                     f"cannot run: {name} is donated, and the program returns it",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from reink.backends.donating import watched
 from reink.backends.runtime import Variants
 from reink.core.boundary import AliasPattern, alias_pattern, as_they_are
 from reink.core.torch_internals import (
@@ -87,7 +88,7 @@ def compile_graph(
         return _handed_over(module, inputs, error)
     if sink is not None:
         sink(variants)
-    run = _around(variants.function(), wrappers)
+    run = watched(_around(variants.function(), wrappers))
     return (lambda *args: run(*args, *held)) if held else run
 
 

@@ -33,7 +33,9 @@ def keep_usable(functional: Program, donate: Collection[str], codegen: str) -> l
     placeholders = functional.placeholders()
     for donated in signature.donated:
         node = placeholders[donated.input]
-        reason = _why_not(signature, donated.input, node.meta.get("val"), codegen)
+        if not isinstance(node.meta.get("val"), Tensor):  # a size of one that is
+            continue
+        reason = _why_not(signature, donated.input, node.meta["val"], codegen)
         if reason:
             refused.append(Donation(node.name, reason=reason))
         else:
@@ -42,12 +44,10 @@ def keep_usable(functional: Program, donate: Collection[str], codegen: str) -> l
     return refused
 
 
-def _why_not(signature: MutationSignature, index: int, value: object, codegen: str) -> str:
+def _why_not(signature: MutationSignature, index: int, value: Tensor, codegen: str) -> str:
     """Why the graph may not take the memory of input number `index` for its own; nothing if it may."""
     if codegen != "eager":
         return "Inductor plans the memory of the values that it computes"
-    if not isinstance(value, Tensor):
-        return "it is not a tensor"
     if index in signature.mutated_inputs or index in signature.reshaped:
         return "the program writes it, and it ends with its new value"
     if any(o.kind is OutputKind.INPUT_ALIAS and o.source == index for o in signature.outputs):

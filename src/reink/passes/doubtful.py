@@ -2,7 +2,8 @@
 
 ``reshape`` and ``contiguous`` return a view where the tensor lies as they want it, and a copy otherwise. Where a size
 depends on data, tracing takes the copy; with one row, eager may take the view. It makes no difference as long as
-neither of the two memories is written while the other one is still looked at, and not both reach the caller.
+neither of the two memories is written while the other one is still looked at, and not both reach the caller; nor, of an
+expanded tensor, as long as the copy is neither written nor returned.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class DoubtfulCopies:
         self._groups: dict[Buffer, set[Buffer]] = {}
         self._versions: dict[Buffer, int] = {}
         self._stale: set[Buffer] = set()
+        # copies of tensors whose elements share memory, as those of the view do that eager may return
+        self._crowded: set[Buffer] = set()
 
     def meet(self, node: Node, facts: OpFacts) -> None:
         """`node` is functionalized. Raises ReinkError ``data-dependent-python`` if it looks at what may be stale."""
@@ -56,7 +59,7 @@ class DoubtfulCopies:
         for group in self._groups.values():
             outside = [b for b in group if b in seen or b.kind == "input"]
             for buffer in outside:
-                if len(outside) > 1 or buffer in self._stale:
+                if len(outside) > 1 or buffer in self._stale or buffer in self._crowded:
                     raise doubtful_copy(self._copies[buffer])
 
     def _look(self, used: Node) -> None:
@@ -68,6 +71,8 @@ class DoubtfulCopies:
         for buffer, known in self._versions.items():
             now = self._ledger.version(buffer)
             if now != known:
+                if buffer in self._crowded:
+                    raise doubtful_copy(self._copies[buffer])
                 self._versions[buffer] = now
                 self._stale |= self._groups[buffer] - {buffer}
 
@@ -75,6 +80,8 @@ class DoubtfulCopies:
         source, copy = self._values.place(node.args[0]), self._values.place(node)
         if source is None or copy is None:
             return
+        if source.overlaps_itself():
+            self._crowded.add(copy.buffer)
         group = self._groups.get(source.buffer, {source.buffer}) | {copy.buffer}
         for buffer in group:
             self._groups[buffer] = group
