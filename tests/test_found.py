@@ -172,6 +172,17 @@ def read_where_it_is_written(x: Tensor, start: Tensor) -> Tensor:
     return scattered
 
 
+def flags_in_numbers(x: Tensor) -> Tensor:
+    """What a comparison in place casts was taken for cast or not by which of two equal calls came first."""
+    scattered = torch.slice_scatter(x, x.expand((0, 1)), 0, 1)
+    scattered.eq_(scattered)
+    chosen = torch.where(x == x, x, x)
+    sorted_, _ = scattered.sort(stable=True, dim=0)
+    torch._foreach_neg_([chosen, sorted_])
+    ops.spill(chosen.view(-1, 1), x)
+    return x
+
+
 def bytes_of_nothing(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The check asked for strides of an empty tensor, which have no meaning."""
     total = x + x.remainder(997)
@@ -234,6 +245,7 @@ FOUND = (
     Found(7292, expanded_result, lambda: (counting(6).view(3, 1, 2),)),
     Found(15431, size_that_can_only_be_one, lambda: (counting(1, torch.int16).as_strided((3,), (0,)),)),
     Found(18837, read_where_it_is_written, _overlapping_and_its_start),
+    Found(23956, flags_in_numbers, lambda: (counting(1, torch.uint8).view(1, 1),)),
     Found(19262, bytes_of_nothing, lambda: (counting(0, torch.int32).view(1, 2, 4, 0),)),
     Found(12306, bytes_of_a_later_version, lambda: (counting(2, torch.int16).view(2, 1),)),
     Found(7446, random_numbers_that_nobody_reads, lambda: (counting(16).view(2, 1, 4, 2),)),

@@ -266,7 +266,7 @@ class Evaluation(Values):
             return written
         key, geometry = self._key(node, form, given), written.geometry
         like = self.shared.likes.get(key)
-        dtype = like.dtype if isinstance(like, Tensor) else geometry.dtype
+        dtype = like.dtype if isinstance(like, Tensor) else _dtype_of(form, given, geometry.dtype)
         if isinstance(like, Tensor) and size_of(like) != geometry.size:
             raise Different(f"puts a result of size {list(size_of(like))} into {list(geometry.size)}")
         if not geometry.is_empty:
@@ -345,6 +345,15 @@ class Evaluation(Values):
         bases = call.shared[: len(signature.mutations)]
         call = replace(call, shared=call.shared[len(bases) :])
         return call, bases, len(signature.outputs)
+
+
+def _dtype_of(form: Any, given: Sequence[Any], usual: torch.dtype) -> torch.dtype:
+    """The dtype of what `form` makes of its operands before it is cast; `usual` where PyTorch cannot say."""
+    try:
+        made = form(*(v.geometry.tensor if isinstance(v, View) else v for v in given))
+    except (RuntimeError, TypeError, ValueError):
+        return usual
+    return made.dtype if isinstance(made, Tensor) else usual
 
 
 def turns_of(functional: Program, lowered: Program) -> dict[Node, int]:
