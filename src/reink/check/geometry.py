@@ -267,21 +267,18 @@ def bits_of(value: Tensor) -> int:
     return (1 if value.dtype.is_complex and value.is_conj() else 0) + (2 if value.is_neg() else 0)
 
 
-def stride_of(value: Tensor) -> tuple[int, ...]:
-    """The strides of a (fake) tensor, symbolic integers at their hint."""
-    stride = tuple(value.stride())
-    if are_integers(stride):
-        return stride
-    found: tuple[int, ...] = concrete(stride)
-    return found
-
-
 def size_of(value: Tensor) -> tuple[int, ...]:
     """The size of a (fake) tensor, symbolic integers at their hint."""
-    size = tuple(value.size())
-    if are_integers(size):
-        return size
-    found: tuple[int, ...] = concrete(size)
+    return _at_hints(tuple(value.size()))
+
+
+def stride_of(value: Tensor) -> tuple[int, ...]:
+    """The strides of a (fake) tensor, symbolic integers at their hint."""
+    return _at_hints(tuple(value.stride()))
+
+
+def _at_hints(numbers: tuple[Any, ...]) -> tuple[int, ...]:
+    found: tuple[int, ...] = numbers if are_integers(numbers) else concrete(numbers)
     return found
 
 
