@@ -11,29 +11,28 @@ torch.library.impl("engine::norm_relu", "CPU", lambda out, x: print(out.copy_((x
 engine, v1 = torch.ops.engine, torch.ops.higher_order.auto_functionalized
 
 
-def step(buffer, x):
+def step(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Two kernels on one buffer."""
     engine.norm(buffer, x)
     engine.relu(buffer)
     return buffer.sum()
 
 
-def passes(graph_module, inputs):
+def passes(gm: torch.fx.GraphModule, example_inputs: object) -> object:
     """``norm`` then ``relu`` becomes one kernel; to a pattern both are pure calls. Then the writes come back."""
-    for relu in graph_module.graph.find_nodes(op="call_function", target=v1):
+    for relu in gm.graph.find_nodes(op="call_function", target=v1):
         if relu.args[0] is engine.relu.default:
             relu.args, relu.kwargs = (engine.norm_relu.default,), relu.kwargs["x"].args[0].kwargs
-    graph_module.graph.eliminate_dead_code()
-    graph_module, report = reink.reinplace(graph_module)  # proven, and no branch for any operator
+    gm.graph.eliminate_dead_code()
+    gm, report = reink.reinplace(gm)  # proven, and no branch for any operator
     print(report.snapshot("lower").text, report, sep="\n")
-    return graph_module.forward
+    return gm.forward
 
 
-@torch._inductor.config.patch(enable_auto_functionalized_v2=False)
-def backend(module, inputs):
+def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
     """The functional graph that PyTorch makes for a compiler, which ends in a ``copy_`` into the buffer."""
     return aot_module_simplified(module, inputs, passes, keep_inference_input_mutations=True)
 
 
-with torch.no_grad():
+with torch.no_grad(), torch._inductor.config.patch(enable_auto_functionalized_v2=False):
     torch.compile(step, backend=backend)(torch.zeros(4, 8), torch.ones(4, 8))

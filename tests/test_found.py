@@ -102,6 +102,18 @@ def strides_of_dims_of_one_element_of_a_view(x: Tensor) -> Tensor:
     return x.diagonal(-1, 3, 0).clone().swapaxes(0, 2) + 2 + 1
 
 
+def strides_of_dims_of_one_element_of_a_copy(x: Tensor) -> tuple[Tensor, ...]:
+    """The layout of a result told from a copy of an expanded tensor, whose dim of one element had lost its stride."""
+    part = x.tensor_split(2, 2)[1]
+    turned = x.permute((1, 2, 0))
+    chosen = torch.where(turned == turned, turned, x.remainder(997).sum().to(torch.int32))
+    row = chosen.diagonal(-1, 1, 2)
+    part.tril_()
+    row[row > 3] = 1
+    ops.first_row(part.reshape(-1, 2))
+    return part.unsqueeze(0), turned, chosen, row.unfold(1, 1, 2)
+
+
 def empty_scatter(x: Tensor, y: Tensor) -> Tensor:
     """Of two places where an empty value is, the check knew one."""
     part = y.permute((2, 0, 1, 3)).select(3, 0)
@@ -237,6 +249,11 @@ FOUND = (
         2017,
         strides_of_dims_of_one_element_of_a_view,
         lambda: ((counting(56) % 3 == 0).as_strided((2, 1, 4, 4), (4, 4, 0, 8)),),
+    ),
+    Found(
+        33285,
+        strides_of_dims_of_one_element_of_a_copy,
+        lambda: (counting(16, torch.int32, 201).as_strided((1, 2, 2), (8, 4, 0), 4),),
     ),
     Found(2238, empty_scatter, lambda: (counting(4, torch.int32), counting(9, torch.complex64).view(3, 3, 1, 1))),
     Found(4725, negative_bit_of_an_argument, _complex_and_its_start),

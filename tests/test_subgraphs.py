@@ -12,7 +12,7 @@ import torch.fx
 from corpus.control_flow import loop_body_writes_a_row
 from corpus.registry import counting
 from support.judge import compare
-from support.library import called
+from support.library import called, compiled
 from support.operators import ops
 from torch import Tensor
 
@@ -222,6 +222,24 @@ def test_a_pass_may_leave_results_that_nobody_needs() -> None:
     fast = compile_function(step, (torch.tensor(True), counting(3)), {"passes": (forget_the_sum,)})
     assert not fast.compiled.fallback
     assert torch.equal(fast(torch.tensor(True), counting(3)), torch.zeros(3))
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "reink"])
+def test_a_pass_may_meet_a_constant_of_a_branch(capture: str) -> None:
+    """Values of a graph that a pass left are worked out again, those of its constants beside all others."""
+
+    def step(flag: Tensor, x: Tensor) -> Tensor:
+        def first_doubled(x: Tensor) -> Tensor:
+            return x.index_put((torch.tensor([0]),), 2 * x[0])
+
+        return branch(flag, first_doubled, lambda x: x - 1, x)
+
+    seen: list[int] = []
+    passes = (lambda graph: seen.append(len(graph.nodes)),)
+    args = (torch.tensor(True), counting(3))
+    fast = compiled(step, passes=passes) if capture == "dynamo" else compile_function(step, args, {"passes": passes})
+    assert torch.equal(fast(*args), torch.tensor([2.0, 1.25, 1.5]))
+    assert len(seen) == 3
 
 
 def _adds_into(x: Tensor, y: Tensor) -> Tensor:

@@ -164,12 +164,7 @@ class Geometries:
             key = (size, stride, dtype, bits)
         found = self._roots.get(key)
         if found is None:
-            tensor = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-            if bits & 1:
-                tensor = torch.ops.aten._conj.default(tensor)
-            if bits & 2:
-                tensor = torch.ops.aten._neg_view.default(tensor)
-            found = self._roots[key] = self.of(tensor)
+            found = self._roots[key] = self.of(new_tensor(size, stride, dtype, bits))
         return found
 
     def interval(self, lo: int, hi: int) -> Geometry:
@@ -246,6 +241,16 @@ class Geometries:
         if found is None:
             found = self._inside[key] = _inside(a, b)
         return found
+
+
+def new_tensor(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, bits: int) -> Tensor:
+    """A meta tensor of this layout, with the lazy bits of `bits_of`."""
+    tensor = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+    if bits & 1:
+        tensor = torch.ops.aten._conj.default(tensor)
+    if bits & 2:
+        tensor = torch.ops.aten._neg_view.default(tensor)
+    return tensor
 
 
 def _meaningful(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,14 +21,18 @@ _STRIDED = torch.strided
 
 
 class Operands:
-    """What one lowered node reads: the memory of each operand, and the base that it is a view of or -1."""
+    """What one lowered node reads: the memory of each operand, and the base that it is a view of or -1.
 
-    __slots__ = ("bases", "homes", "memories", "node", "values")
+    `values` and `nodes` are the pure value of each, unless it is a part of a base, and the lowered node.
+    """
+
+    __slots__ = ("bases", "homes", "memories", "node", "nodes", "values")
 
     def __init__(self, node: Node, bases: Sequence[Node] = ()) -> None:
         self.node, self.bases = node, bases
         self.memories: list[tuple[Memory, int]] = []
         self.values: list[Node | None] = []
+        self.nodes: list[Node] = []
         self.homes: dict[int, list[Memory]] = {}
 
 
@@ -89,6 +93,7 @@ class Reader:
         if self.memory.holds(pure, memory):
             found.memories.append((memory, -1))
             found.values.append(pure)
+            found.nodes.append(given)
         elif not facts_of(found.node.target).looks_at_shape:
             why = self.memory.why_not(pure, memory)
             raise Refuted(f"{named(found.node)} reads {pure.name} in {given.name}: {why}")
@@ -110,6 +115,7 @@ class Reader:
         found.homes[view.base] = kept
         found.memories.append((memory, view.base))
         found.values.append(None)
+        found.nodes.append(given)
 
     def _homes(self, base: Node) -> list[Memory]:
         """Where a call may take `base` for its own. Elements that share memory must do so in the value too."""

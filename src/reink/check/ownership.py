@@ -227,6 +227,7 @@ class _Ownership:
             return None
         buffer = Buffer(kind, pure.name, self.memory.geometries.root(value), index)
         self.tensors.at[node] = Memory(buffer, buffer.root)
+        self.tensors.layouts.like[node] = pure
         self.memory.hold(pure, self.tensors.at[node])
         return buffer
 

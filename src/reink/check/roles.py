@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.check.geometry import Geometry, same_strides, size_of, stride_of
+from reink.check.geometry import Geometry, same_strides, size_of
 from reink.check.memory import WINDOW_OF, WINDOWS, Buffer, Fact, Impossible, Memory, Refuted, SymbolicMemory, numbers
 from reink.check.operands import Operands, Reader, is_strided, named
+from reink.check.results import ResultLayouts
 from reink.core.aliasing import Place
 from reink.core.calls import CALLS, V2_CALLS, result_count
 from reink.core.opinfo import Kind, OpFacts, facts_of, hidden_writes
@@ -49,6 +50,7 @@ class Interpreter(Reader):
         super().__init__(memory)
         self.returned, self.program = returned, program
         self.parts: dict[tuple[Node, Any], Memory] = {}
+        self.layouts = ResultLayouts(self.geometries.root, self.at, self.numbers_of)
 
     def _run(self, node: Node, pure: Node) -> None:
         """The same operator: equal operands, so an equal result, in new memory."""
@@ -70,7 +72,7 @@ class Interpreter(Reader):
         if facts.kind is _GETITEM:
             self._part_of(node, [pure], value)
             return
-        self.memory.hold(pure, self.fresh(node, self._result_geometry(node, value, found)))
+        self.memory.hold(pure, self.fresh(node, self.layouts.of(node, pure, found)))
 
     def _query(self, node: Node, pure: Node) -> None:
         """The size or stride of a tensor depends on its layout, not on what it holds."""
@@ -93,34 +95,6 @@ class Interpreter(Reader):
         self.at[node] = memory
         for pure in values:
             self.memory.hold(pure, memory)
-
-    def _result_geometry(self, node: Node, value: Tensor, found: Operands) -> Geometry:
-        """The layout of a result: that of the pure one, unless an operand has other strides than there."""
-        expected = self.geometries.root(value)
-        for (memory, _), pure in zip(found.memories, found.values, strict=True):
-            if pure is None or memory.geometry is expected:
-                continue
-            if not self._lies_as(memory.geometry, pure.meta["val"]):
-                break
-        else:
-            return expected
-
-        def shown(argument: Node) -> Any:
-            memory = self.at.get(argument)
-            return self.numbers_of(argument) if memory is None else memory.geometry.tensor
-
-        try:
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), shown)
-            made = node.target(*args, **kwargs)  # type: ignore[operator]
-        except (RuntimeError, NotImplementedError, KeyError, TypeError, ValueError):
-            return expected
-        if not isinstance(made, Tensor) or made.size() != expected.tensor.size() or made.device.type != "meta":
-            return expected
-        return self.geometries.root(made)
-
-    def _lies_as(self, geometry: Geometry, value: Tensor) -> bool:
-        """Whether memory has the strides of the (fake) `value`, but for dims of one element."""
-        return geometry.stride == stride_of(value) or same_strides(self.geometries.root(value), geometry)
 
     def _in_place(self, node: Node, pure: Node) -> None:
         """The in-place twin: its first operand's memory then holds the result."""

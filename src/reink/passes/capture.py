@@ -334,11 +334,13 @@ def _trace(flat: Callable[..., Any], fakes: list[Any], label: str, objects: _Obj
 
 
 def _describe_constants(module: torch.fx.GraphModule, fakes: list[Any]) -> None:
-    """Give the constants of the graph values of the same fake mode as everything else."""
+    """Give the constants of the graph, and of the graphs in it, values of the same fake mode as everything else."""
     mode = detect_fake_mode(fakes)
-    for node in module.graph.nodes:
-        if node.op == "get_attr" and mode is not None:
-            constant = getattr(module, str(node.target), None)
+    if mode is None:
+        return
+    for owner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
+        for node in owner.graph.find_nodes(op="get_attr"):
+            constant = attribute_of(owner, str(node.target))
             if isinstance(constant, Tensor):
                 node.meta["val"] = fake_inputs([constant], mode)[0]
 
