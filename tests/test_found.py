@@ -195,12 +195,25 @@ def flags_in_numbers(x: Tensor) -> Tensor:
     return x
 
 
+def broadcast_of_symbols(x: Tensor) -> Tensor:
+    """Refused as `pass-failed`: a kernel for symbolic sizes was not found when values were worked out again."""
+    row = x[-1:].mul_(2)
+    row.addcmul_(x.sum().to(x.dtype).sign(), row.remainder(997), value=2)
+    return x.addcmul_(x.sign(), x[:, :1].remainder(997), value=2)
+
+
 def bytes_of_nothing(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The check asked for strides of an empty tensor, which have no meaning."""
     total = x + x.remainder(997)
     other = total - x.remainder(997)
     flat = total.view(torch.uint8).reshape(1, 0).view(1, 0)
     return flat, other, flat
+
+
+def bytes_of_no_row(x: Tensor) -> Tensor:
+    """As above, of rows as narrow as none: strides of new memory do not divide by the wider dtype either."""
+    order = x.sort(stable=True, dim=0)[1]
+    return order.view(torch.int16).narrow(0, 1, 0).view(torch.int64).remainder(97)
 
 
 def bytes_of_a_later_version(x: Tensor) -> dict[str, Tensor]:
@@ -263,7 +276,9 @@ FOUND = (
     Found(15431, size_that_can_only_be_one, lambda: (counting(1, torch.int16).as_strided((3,), (0,)),)),
     Found(18837, read_where_it_is_written, _overlapping_and_its_start),
     Found(23956, flags_in_numbers, lambda: (counting(1, torch.uint8).view(1, 1),)),
+    Found(38761, broadcast_of_symbols, lambda: (counting(6, torch.int16).view(2, 3),), dynamic=True),
     Found(19262, bytes_of_nothing, lambda: (counting(0, torch.int32).view(1, 2, 4, 0),)),
+    Found(49685, bytes_of_no_row, lambda: (torch.empty(2, 0, dtype=torch.int16),)),
     Found(12306, bytes_of_a_later_version, lambda: (counting(2, torch.int16).view(2, 1),)),
     Found(7446, random_numbers_that_nobody_reads, lambda: (counting(16).view(2, 1, 4, 2),)),
 )

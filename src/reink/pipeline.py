@@ -18,10 +18,11 @@ import torch.fx
 from reink.check import check_form, check_ownership, prove_values
 from reink.core.boundary import AliasPattern, Watched, alias_pattern, behind
 from reink.core.epilogue import with_epilogue
+from reink.core.fakes import refresh_values
 from reink.core.plan import Plan
 from reink.core.printing import type_text
 from reink.core.program import Program, copied
-from reink.core.torch_internals import FakeTensor, refresh_values
+from reink.core.torch_internals import FakeTensor
 from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.cleanup import cleanup

@@ -29,6 +29,7 @@ from torch.export.graph_signature import (
 
 from reink.core.boundary import AliasPattern, Cluster, Member, members_of
 from reink.core.calls import CALLS, result_count
+from reink.core.fakes import refresh_values, value_of_call
 from reink.core.opinfo import Kind, facts_of
 from reink.core.program import Form, Program, attribute_of
 from reink.core.program import OutputKind as Origin
@@ -40,7 +41,6 @@ from reink.core.torch_internals import (
     HigherOrderOperator,
     detect_fake_mode,
     ranges_of,
-    refresh_values,
 )
 from reink.errors import ReinkError
 
@@ -367,6 +367,4 @@ def _value(program: Program, node: Node, call: Node | None, mode: FakeTensorMode
         own = call.meta["val"][: result_count(node.target)]
         if own and None not in own:
             return own[0] if len(own) == 1 else own
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-    with mode:
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+    return value_of_call(node, mode)

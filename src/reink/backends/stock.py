@@ -17,6 +17,7 @@ import torch.fx
 from reink.backends.announcing import announce
 from reink.core.aliasing import Buffer, Place, layout_of
 from reink.core.epilogue import epilogue_copies, settle_epilogue, tie_epilogue
+from reink.core.fakes import value_of_call
 from reink.core.opinfo import Kind, facts_of, operator_name, positional
 from reink.core.program import (
     Form,
@@ -147,11 +148,8 @@ def fill_in_values(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or "val" in node.meta or not _returns(node.target):
             continue
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-        if mode is None:
-            continue
-        with mode:
-            node.meta["val"] = node.target(*args, **kwargs)
+        if mode is not None:
+            node.meta["val"] = value_of_call(node, mode)
 
 
 def _returns(target: Any) -> bool:

@@ -197,7 +197,7 @@ class Geometries:
             else:
                 found = self._run(target, parent.tensor, args)
             if found is None and parent.is_empty and not parent.bits:  # strides without meaning stand in the way
-                found = self._run(target, torch.empty(parent.size, dtype=parent.dtype, device="meta"), args)
+                found = next((f for e in _empties(parent) if (f := self._run(target, e, args)) is not None), None)
             self._views[key] = found
         return found
 
@@ -241,6 +241,13 @@ class Geometries:
         if found is None:
             found = self._inside[key] = _inside(a, b)
         return found
+
+
+def _empties(geometry: Geometry) -> Iterator[Tensor]:
+    """An empty tensor as it is new, and one with strides of which a view of a wider dtype can be taken."""
+    yield torch.empty(geometry.size, dtype=geometry.dtype, device="meta")
+    strides = (*(64 for _ in geometry.size[1:]), 1)
+    yield torch.empty_strided(geometry.size, strides, dtype=geometry.dtype, device="meta")
 
 
 def new_tensor(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, bits: int) -> Tensor:

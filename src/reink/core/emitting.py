@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 import torch.fx
 
 from reink.core.aliasing import Place, layout_of
+from reink.core.fakes import fake_result
 from reink.core.torch_internals import NodeAppender, detect_fake_mode
 
 Node = torch.fx.Node
@@ -103,8 +103,7 @@ def _ask(twin: Any, node: Node, filled: dict[str, Any]) -> Layout | None:
     kwargs = {**kwargs, **filled}
     mode = detect_fake_mode([n.meta["val"] for n in node.all_input_nodes])
     try:
-        with mode if mode is not None else contextlib.nullcontext():
-            result = twin(*args, **kwargs)
+        result = fake_result(twin, args, kwargs, mode)
     except RuntimeError:  # the fake kernel of the in-place operator took these operands, that of its twin does not
         log.debug("no layout for %s of %s", twin, node, exc_info=True)
         return None

@@ -100,7 +100,6 @@ __all__ = [
     "print_by_name",
     "pytree",
     "ranges_of",
-    "refresh_values",
     "rename_placeholder",
     "set_stack_trace",
     "stock_backend",
@@ -468,32 +467,3 @@ def forward_of(module: torch.fx.GraphModule) -> Callable[..., Any]:
 def stock_backend(name: str) -> Any:
     """A back end of torch by name."""
     return lookup_backend(name)
-
-
-def refresh_values(graph: torch.fx.Graph) -> None:
-    """Work out ``meta["val"]`` again for every operator: a pass may have given it other operands.
-
-    Results whose size depends on data keep the value they had, since asking again would make a new symbol.
-    """
-    mode = detect_fake_mode([n.meta.get("val") for n in graph.nodes])
-    if mode is None:
-        return
-    for node in graph.nodes:
-        known = node.meta.get("val")
-        for stale in ("reink_window", "reink_views"):
-            node.meta.pop(stale, None)
-        if node.op != "call_function" or (known is not None and not _is_recomputable(node, known)):
-            continue
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-        with mode:
-            node.meta["val"] = node.target(*args, **kwargs)
-
-
-_DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-
-
-def _is_recomputable(node: Node, known: Any) -> bool:
-    leaves = pytree.tree_leaves(known)
-    if not all(v is None or isinstance(v, Tensor) for v in leaves) or isinstance(node.target, HigherOrderOperator):
-        return False
-    return not any(t in _DATA_DEPENDENT for t in getattr(node.target, "tags", ()))

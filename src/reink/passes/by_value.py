@@ -19,12 +19,12 @@ import torch.fx
 from reink.core.aliasing import Buffer, Place, may_overlap
 from reink.core.calls import auto_functionalized, auto_functionalized_v2, base_views, map_base_views, written_views
 from reink.core.emitting import GraphEmitter
+from reink.core.fakes import refresh_values
 from reink.core.ledger import Ledger, ignore
 from reink.core.opinfo import Kind, facts_of
 from reink.core.placement_rules import base_view_place
 from reink.core.plan import Plan, total
 from reink.core.program import BaseView
-from reink.core.torch_internals import refresh_values
 from reink.core.views import with_write_back
 from reink.passes.write_back import view_place
 
