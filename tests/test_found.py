@@ -202,6 +202,14 @@ def broadcast_of_symbols(x: Tensor) -> Tensor:
     return x.addcmul_(x.sign(), x[:, :1].remainder(997), value=2)
 
 
+def window_of_a_shared_storage(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """An error: values worked out again, by a kernel that knows no view of a larger storage."""
+    pairs = z.unfold(0, 2, 3)
+    pairs.add_(y.remainder(997).sum(), alpha=2)
+    ops.first_row(pairs[..., ::1])
+    return x
+
+
 def bytes_of_nothing(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The check asked for strides of an empty tensor, which have no meaning."""
     total = x + x.remainder(997)
@@ -245,7 +253,13 @@ def _complex_and_its_start() -> tuple[Tensor, ...]:
     return memory[:6].view(3, 2), memory.as_strided((1, 2), (6, 0))
 
 
+def _three_that_overlap() -> tuple[Tensor, ...]:
+    memory = counting(46, torch.float32, 101)
+    return memory[:1], memory.as_strided((4, 2, 3, 2), (0, 19, 6, 3)), memory.as_strided((2,), (3,))
+
+
 FOUND = (
+    Found(2574, window_of_a_shared_storage, _three_that_overlap),
     Found(588, size_that_data_decide, lambda: (counting(6).view(2, 3),)),
     Found(9617, size_that_an_index_asks_for, lambda: (counting(3, torch.int64, 101).view(1, 3),)),
     Found(9564, size_that_a_write_asks_for, lambda: (counting(12, torch.int16).view(4, 3),)),

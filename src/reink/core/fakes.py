@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -25,11 +25,20 @@ _DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outp
 def fake_result(target: Callable[..., Any], args: Any, kwargs: Any, mode: FakeTensorMode | None) -> Any:
     """What `target` returns for arguments with values of `mode`. Raises what its fake kernel raises.
 
-    Some operators have kernels for symbolic sizes that only PyTorch's dispatcher in Python finds.
+    Some operators have kernels for symbolic sizes that only PyTorch's dispatcher in Python finds; some of those that it
+    finds do not know of a view of a larger storage, of which the others do.
     """
-    symbolic = mode is not None and mode.shape_env is not None
-    with mode or nullcontext(), enable_python_dispatcher() if symbolic else nullcontext():
+    if mode is not None and any(map(_is_symbolic, pytree.tree_leaves((args, kwargs)))):
+        with suppress(RuntimeError), mode, enable_python_dispatcher():
+            return target(*args, **kwargs)
+    with mode or nullcontext():
         return target(*args, **kwargs)
+
+
+def _is_symbolic(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, torch.SymInt)
+    return not all(type(n) is int for n in (*value.size(), *value.stride()))
 
 
 def value_of_call(node: Node, mode: FakeTensorMode | None) -> Any:
