@@ -25,8 +25,8 @@ def main() -> int:
         print("no chromium on this machine", file=sys.stderr)
         return 1
     PICTURES.mkdir(exist_ok=True)
-    running = reink.explain(*views.program())
-    copied = reink.explain(*why_copied.program(), passes=(why_copied.drop_clones,))
+    running = reink.explain(*views.program(), codegen="eager")
+    copied = reink.explain(*why_copied.program(), passes=(why_copied.drop_clones,), codegen="eager")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1304, "height": 900}, reduced_motion="reduce")

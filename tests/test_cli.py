@@ -65,7 +65,7 @@ def leaves():
 number = 3
 """
 
-Explain = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], str], Report]
+Explain = Callable[..., Report]
 
 
 def decision(number: int, copied: int | None) -> Decision:
@@ -113,7 +113,7 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> Callable[[Explain], None]:
     def put(explain: Explain) -> None:
         monkeypatch.setattr(reink.cli.explain, "_explain", explain)
 
-    put(lambda fn, args, kwargs, strategy: a_report())
+    put(lambda fn, args, kwargs, **options: a_report())
     return put
 
 
@@ -161,14 +161,17 @@ def test_a_file_finds_its_neighbours(folder: Path, explained: object, monkeypatc
 def test_explain_hands_over_the_program(folder: Path, explained: Callable[[Explain], None]) -> None:
     seen: list[tuple[object, ...]] = []
 
-    def explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], strategy: str) -> Report:
-        seen.append((fn.__name__, args, kwargs, strategy))
+    def explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], **options: str) -> Report:
+        seen.append((fn.__name__, args, kwargs, options))
         return a_report()
 
     explained(explain)
     assert invoke("explain", "programs.py:plain", "--strategy", "v1").exit_code == 0
-    assert invoke("explain", "programs.py:native").exit_code == 0
-    assert seen == [("view_program", ("x",), {"scale": 2}, "v1"), ("view_program", ("x",), {}, "v2")]
+    assert invoke("explain", "programs.py:native", "--codegen", "eager").exit_code == 0
+    assert seen == [
+        ("view_program", ("x",), {"scale": 2}, {"strategy": "v1", "codegen": "inductor"}),
+        ("view_program", ("x",), {}, {"strategy": "v2", "codegen": "eager"}),
+    ]
 
 
 def test_programs_can_be_left_out(folder: Path, explained: object) -> None:
@@ -179,7 +182,7 @@ def test_programs_can_be_left_out(folder: Path, explained: object) -> None:
 def test_strict_says_no_to_a_copy(
     folder: Path, explained: Callable[[Explain], None], copied: int | None, status: int
 ) -> None:
-    explained(lambda fn, args, kwargs, strategy: a_report(copied))
+    explained(lambda fn, args, kwargs, **options: a_report(copied))
     assert invoke("explain", "programs.py:plain").exit_code == 0
     result = invoke("explain", "programs.py:plain", "--strict")
     assert result.exit_code == status
@@ -191,7 +194,7 @@ def test_strict_says_no_to_a_copy(
 
 
 def test_json_to_standard_output_is_alone_there(folder: Path, explained: Callable[[Explain], None]) -> None:
-    def explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], strategy: str) -> Report:
+    def explain(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], **options: str) -> Report:
         print("printed while it compiles")
         return a_report(256)
 
@@ -207,7 +210,7 @@ def test_json_to_standard_output_is_alone_there(folder: Path, explained: Callabl
 def test_what_c_prints_goes_to_standard_error_too(folder: Path) -> None:
     code = (
         "import reink.cli, reink.report; "
-        "reink.cli.explain._explain = lambda *given: reink.report.Report(name='from C'); reink.cli.main()"
+        "reink.cli.explain._explain = lambda *given, **options: reink.report.Report(name='from C'); reink.cli.main()"
     )
     arguments = ["explain", "programs.py:native", "--json", "-"]
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
@@ -216,7 +219,7 @@ def test_what_c_prints_goes_to_standard_error_too(folder: Path) -> None:
 
 
 def test_json_to_a_file_that_show_reads(folder: Path, explained: Callable[[Explain], None]) -> None:
-    explained(lambda fn, args, kwargs, strategy: a_report(256))
+    explained(lambda fn, args, kwargs, **options: a_report(256))
     result = invoke("explain", "programs.py:plain", "--json", "report.json")
     assert result.exit_code == 0
     assert "reink show report.json" in result.stderr
@@ -288,6 +291,10 @@ def test_a_file_that_cannot_be_imported(folder: Path, explained: object, kind: s
     assert_mistake(invoke("explain", form.format(name)), "bad-target", error, f"{name}.py{line}")
 
 
+def test_an_unknown_code_generator(folder: Path, explained: object) -> None:
+    assert_mistake(invoke("explain", "programs.py:plain", "--codegen", "llvm"), "unknown-option", "no code generator")
+
+
 def test_an_unknown_strategy(folder: Path, explained: object) -> None:
     assert_mistake(invoke("explain", "programs.py:plain", "--strategy", "v3"), "unknown-option", "v1, v2")
 
@@ -295,7 +302,7 @@ def test_an_unknown_strategy(folder: Path, explained: object) -> None:
 def test_a_refusal_of_the_library_is_printed_as_it_is(folder: Path, explained: Callable[[Explain], None]) -> None:
     refusal = ReinkError("mutated-constant", "table is a constant", why="it is written", do="pass it in")
 
-    def explain(*given: object) -> Report:
+    def explain(*given: object, **options: str) -> Report:
         raise refusal
 
     explained(explain)
@@ -304,7 +311,7 @@ def test_a_refusal_of_the_library_is_printed_as_it_is(folder: Path, explained: C
 
 
 def test_another_error_while_compiling_names_the_users_line(folder: Path, explained: Callable[[Explain], None]) -> None:
-    explained(lambda fn, args, kwargs, strategy: fn(*args))
+    explained(lambda fn, args, kwargs, **options: fn(*args))
     line = PROGRAMS.splitlines().index("    y = x.view(2, 8)") + 1
     result = invoke("explain", "programs.py:plain")
     assert_mistake(result, "not-a-tensor-program", f"programs.py:{line} in view_program", "AttributeError")

@@ -28,12 +28,17 @@ def _no_gradients() -> Any:
         yield
 
 
+def compiled(fn: Any, **options: Any) -> Any:
+    """With PyTorch's own kernels, which compile at once; the last tests have code generated."""
+    return reink.compile(fn, codegen="eager", **options)
+
+
 def step(state: Tensor, x: Tensor) -> Tensor:
     return torch.tanh(state * 0.5 + x)
 
 
 def test_a_result_lies_in_the_memory_that_was_given_away() -> None:
-    fast = reink.compile(step, donate=("state",), prove=True)
+    fast = compiled(step, donate=("state",), prove=True)
     state, x = torch.arange(6.0), torch.ones(6)
     address, expected = state.data_ptr(), step(torch.arange(6.0), x)
     for _ in range(3):
@@ -54,7 +59,7 @@ def test_scatters_and_writes_of_calls_use_donated_memory() -> None:
 
     cache, row = torch.arange(12.0).view(3, 4), torch.full((4,), -1.0)
     address, expected = cache.data_ptr(), updated(cache, row)
-    result = reink.compile(updated, donate=("cache",), prove=True)(cache, row)
+    result = compiled(updated, donate=("cache",), prove=True)(cache, row)
     assert torch.equal(result, expected)
     assert result.data_ptr() == address
 
@@ -65,7 +70,7 @@ def test_each_tensor_of_an_argument_is_given() -> None:
 
     pair = (torch.arange(4.0), (torch.arange(4.0), 3))
     addresses, expected = [pair[0].data_ptr(), pair[1][0].data_ptr()], both(pair, torch.ones(4))
-    results = reink.compile(both, donate=("pair",))(pair, torch.ones(4))
+    results = compiled(both, donate=("pair",))(pair, torch.ones(4))
     assert all(map(torch.equal, results, expected))
     assert [r.data_ptr() for r in results] == addresses
 
@@ -76,7 +81,7 @@ def _use_again(fast: Any, state: Tensor, x: Tensor) -> Any:
 
 @pytest.mark.parametrize("alias", [lambda s: s, lambda s: s.view(2, 3)[1], lambda s: s.detach()])
 def test_a_use_through_any_alias_names_both_lines(alias: Callable[[Tensor], Tensor]) -> None:
-    fast, state = reink.compile(step, donate=("state",)), torch.arange(6.0)
+    fast, state = compiled(step, donate=("state",)), torch.arange(6.0)
     other = alias(state)
     fast(state, torch.ones(6))  # given away here
     with pytest.raises(ReinkError) as caught:
@@ -86,11 +91,11 @@ def test_a_use_through_any_alias_names_both_lines(alias: Callable[[Tensor], Tens
     assert "in _use_again    return fast(state, x)" in error.where
     assert "fast(state, torch.ones(6))  # given away here" in error.why
     with pytest.raises(ReinkError):  # nor by a callable that donates nothing
-        reink.compile(step)(torch.ones(other.shape), other)
+        compiled(step)(torch.ones(other.shape), other)
 
 
 def test_an_argument_that_is_returned_as_it_is_is_an_error_if_its_memory_is_used() -> None:
-    fast = reink.compile(lambda state: (state, state * 2), donate=("state",))
+    fast = compiled(lambda state: (state, state * 2), donate=("state",))
     with pytest.raises(ReinkError, match="the program returns it") as caught:
         fast(torch.ones(3))
     assert caught.value.code == "donated-input"
@@ -101,7 +106,7 @@ def test_a_written_argument_keeps_its_new_value() -> None:
         state.add_(1)
         return state
 
-    fast, state = reink.compile(grow, donate=("state",)), torch.zeros(3)
+    fast, state = compiled(grow, donate=("state",)), torch.zeros(3)
     state = fast(state)
     assert state.tolist() == [1, 1, 1]
     assert fast(state).tolist() == [2, 2, 2]
@@ -123,10 +128,10 @@ _SHARED = torch.zeros(8)
 )
 def test_a_donation_of_no_use_is_reported_and_harmless(args: tuple[Tensor, Tensor], reason: str) -> None:
     expected, before = step(*args), args[0].clone()
-    report = reink.explain(step, args, donate=("state",))
+    report = reink.explain(step, args, codegen="eager", donate=("state",))
     assert [reason in d.reason for d in report.donations] == [True]
     assert reason in str(report)
-    fast = reink.compile(step, donate=["state"])
+    fast = compiled(step, donate=["state"])
     assert torch.equal(fast(*args), expected)
     assert torch.equal(args[0], before)
     assert [reason in d.reason for d in fast.reports[0].donations] == [True]
@@ -144,7 +149,7 @@ def test_memory_of_a_parameter_is_not_given_away() -> None:
             return x + self.kept
 
     model = Sum()
-    fast = reink.compile(model, donate=("x",))
+    fast = compiled(model, donate=("x",))
     assert fast(model.kept).tolist() == [2, 2, 2, 2]
     assert model.kept.tolist() == [1, 1, 1, 1]
     assert "shares memory with kept" in fast.reports[0].donations[0].reason
@@ -157,7 +162,7 @@ def test_what_an_object_holds_is_not_given_away() -> None:
     layer: Any = nn.Linear(4, 4).requires_grad_(False)
     x, before = torch.ones(4), layer.bias.clone()
     expected = applied(layer, x)
-    fast = reink.compile(applied, donate=("layer",))
+    fast = compiled(applied, donate=("layer",))
     assert torch.equal(fast(layer, x), expected)
     assert torch.equal(layer.bias, before)
     assert "is or holds a Linear" in fast.reports[0].donations[0].reason
@@ -173,7 +178,7 @@ def test_views_of_a_donated_argument_and_late_reads_are_right() -> None:
 
     for program in (late, returned):
         expected = program(torch.arange(4.0))
-        results = reink.compile(program, donate=("state",), prove=True)(torch.arange(4.0))
+        results = compiled(program, donate=("state",), prove=True)(torch.arange(4.0))
         assert all(map(torch.equal, results, expected))
 
 
@@ -204,9 +209,9 @@ def _as_back_end(*args: Tensor) -> object:
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (lambda: reink.compile(step, donate=("stat",)), "did you mean 'state'?"),
-        (lambda: reink.compile(step, donate="state"), "list of names"),
-        (lambda: reink.compile(step, donate=("state",), fullgraph=False), "fullgraph"),
+        (lambda: compiled(step, donate=("stat",)), "did you mean 'state'?"),
+        (lambda: compiled(step, donate="state"), "list of names"),
+        (lambda: compiled(step, donate=("state",), fullgraph=False), "fullgraph"),
         (lambda: _as_back_end(torch.ones(3), torch.ones(3)), "reink.compile"),
     ],
 )
@@ -235,7 +240,7 @@ def _from_start(x: Tensor, state: Tensor = _START) -> Tensor:
 
 
 def test_what_a_call_does_not_give_is_not_taken_by_the_next() -> None:
-    fast = reink.compile(_from_start, donate=("state",))
+    fast = compiled(_from_start, donate=("state",))
     for _ in range(2):
         assert fast(torch.ones(4)).tolist() == [1, 2, 3, 4]
     assert _START.tolist() == [0, 1, 2, 3]
@@ -254,7 +259,7 @@ def test_names_are_those_of_the_function_that_is_called() -> None:
         return inner(x, state)
 
     first, second = torch.ones(4), torch.ones(4)
-    reink.compile(outer, donate=("state",))(first, second)
+    compiled(outer, donate=("state",))(first, second)
     assert first.tolist() == [1, 1, 1, 1]
 
 
@@ -262,7 +267,7 @@ def test_memory_is_given_away_also_where_the_call_fails() -> None:
     def indexed(state: Tensor, x: Tensor, i: Tensor) -> Tensor:
         return state * 2 + x[i]
 
-    fast, state = reink.compile(indexed, donate=("state",)), torch.ones(4)
+    fast, state = compiled(indexed, donate=("state",)), torch.ones(4)
     with pytest.raises(IndexError):
         fast(state, torch.ones(4), torch.tensor([9]))
     _given_memory_is_refused(lambda: fast(state, torch.ones(4), torch.tensor([1])))
@@ -276,10 +281,10 @@ def test_memory_that_is_known_from_elsewhere_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + self.get_buffer("kept")
 
-    module, double = Adds(), reink.compile(lambda state: state * 2, donate=("state",))
+    module, double = Adds(), compiled(lambda state: state * 2, donate=("state",))
     module.register_buffer("kept", torch.ones(4))
-    compiled_module, adds = reink.compile(module), reink.compile(lambda x: x + kept)
-    _given_memory_is_refused(lambda: reink.compile(lambda state: (state * 2, outside), donate=("state",))(outside))
+    compiled_module, adds = compiled(module), compiled(lambda x: x + kept)
+    _given_memory_is_refused(lambda: compiled(lambda state: (state * 2, outside), donate=("state",))(outside))
     double(kept)
     _given_memory_is_refused(lambda: adds(torch.zeros(4)))
     double(module.kept)
@@ -292,7 +297,7 @@ def test_a_container_that_the_program_may_change_is_not_taken_apart() -> None:
         return x * 2
 
     cache = {"k": torch.zeros(2)}
-    fast = reink.compile(appended, donate=("cache",))
+    fast = compiled(appended, donate=("cache",))
     fast(cache, torch.ones(2))
     assert cache["k"].tolist() == [0, 0, 1, 1]
     assert "holds a dict" in fast.reports[0].donations[0].reason
@@ -302,7 +307,7 @@ def test_what_was_not_used_may_be_used_again() -> None:
     def grow(state: Tensor) -> None:
         state.add_(1)
 
-    fast, state = reink.compile(grow, donate=("state",)), torch.zeros(3)
+    fast, state = compiled(grow, donate=("state",)), torch.zeros(3)
     fast(state)
     fast(state)
     assert state.tolist() == [2, 2, 2]
@@ -316,7 +321,7 @@ def test_what_was_not_used_may_be_used_again() -> None:
     ],
 )
 def test_memory_and_objects_that_are_more_than_a_tensor_are_left_alone(value: Tensor, reason: str) -> None:
-    fast = reink.compile(step, donate=("state",))
+    fast = compiled(step, donate=("state",))
     assert torch.equal(fast(value, torch.ones(4)), step(value, torch.ones(4)))
     assert not value.any()
     assert reason in fast.reports[0].donations[0].reason
@@ -327,13 +332,13 @@ def test_autograd_knows_that_what_it_saved_is_gone() -> None:
         weight, state = torch.ones(4, requires_grad=True), torch.ones(4)
         loss = (weight * state).sum()
         with torch.no_grad():
-            reink.compile(lambda state: state * 5, donate=("state",))(state)
+            compiled(lambda state: state * 5, donate=("state",))(state)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
 
 
 def test_threads_give_away_at_once() -> None:
-    fast = reink.compile(lambda state: torch.tanh(state * 2), donate=("state",))
+    fast = compiled(lambda state: torch.tanh(state * 2), donate=("state",))
     kept = [torch.ones(4) for _ in range(500)]
     for state in kept:
         fast(state)
@@ -353,3 +358,49 @@ def test_threads_give_away_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failed
+
+
+# ---- generated code ------------------------------------------------------------------------------------------
+
+
+def _twice_and_turned(state: Tensor) -> tuple[Tensor, Tensor]:
+    return state.t() + 1, state * 2
+
+
+def _indexed(state: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    return state.index_put((torch.tensor(1),), row), row * 2
+
+
+@pytest.mark.parametrize(
+    ("program", "rest", "operator"),
+    [
+        (step, (torch.ones(4, 4),), "aten.tanh.default"),
+        (_twice_and_turned, (), "aten.mul.Tensor"),
+        (_indexed, (torch.full((4,), -1.0),), "aten.index_put.default"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_generated_code_computes_a_result_into_donated_memory(
+    program: Callable[..., Any], rest: tuple[Tensor, ...], operator: str
+) -> None:
+    fast = reink.compile(program, donate=("state",), prove=True)
+    state = torch.arange(16.0).view(4, 4)
+    address, expected = state.data_ptr(), program(state.clone(), *rest)
+    results = fast(state, *rest)
+    torch.testing.assert_close(results, expected)
+    assert address in [r.data_ptr() for r in (results if isinstance(results, tuple) else (results,))]
+    (report,) = fast.reports
+    assert report.codegen == "inductor"
+    assert [(d.name, d.bytes, d.operator) for d in report.donations] == [("state", 64, operator)]
+
+
+def test_generated_code_leaves_a_donation_that_a_library_kernel_would_have_to_be_copied_into() -> None:
+    def product(state: Tensor, x: Tensor) -> Tensor:
+        return torch.mm(state, x)
+
+    fast = reink.compile(product, donate=("state",))
+    state = torch.arange(16.0).view(4, 4)
+    before = state.clone()
+    torch.testing.assert_close(fast(state, torch.eye(4)), before)
+    assert torch.equal(state, before)
+    assert "no value that is made after its last use" in fast.reports[0].donations[0].reason

@@ -308,8 +308,12 @@ def test_an_operator_that_swaps_the_storage_is_refused() -> None:
 # ---- the options ---------------------------------------------------------------------------------------------
 
 
-def test_the_default_is_eager() -> None:
-    assert Options().codegen == "eager"
+def test_it_is_the_default() -> None:
+    assert Options().codegen == "inductor"
+    fast = reink.compile(lambda x: x.add_(1) * 2)
+    with torch.no_grad():
+        assert torch.equal(fast(torch.ones(3)), torch.full((3,), 4.0))
+    assert fast.reports[0].codegen == "inductor"
 
 
 def test_a_mode_of_torch_compile() -> None:

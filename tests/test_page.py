@@ -290,7 +290,7 @@ def test_symbolic_sizes_have_words_instead_of_bars(opened: Open) -> None:
 
     program = torch.ones(4, 4)
     torch._dynamo.mark_dynamic(program, 0)
-    fast = reink.compile(grow, dynamic=True)
+    fast = reink.compile(grow, dynamic=True, codegen="eager")
     fast(program)
     shown = opened(fast.reports[0])
     shown.page.keyboard.press("End")

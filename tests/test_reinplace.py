@@ -156,7 +156,7 @@ def _a_large_reader(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("most", "cloned"), [(None, 0), (2 * 64, 0), (2 * 64 - 1, 64), (0, 64)])
 def test_readers_move_only_as_far_as_memory_allows(most: int | None, cloned: int) -> None:
     """The reader that would move up makes 128 bytes; else what it reads is saved, which is 64."""
-    options = Options.of({"max_extra_bytes": most, "passes": (drop_clones,), "prove": True})
+    options = {"max_extra_bytes": most, "passes": (drop_clones,), "prove": True}
     fast: Any = compile_function(_a_large_reader, (counting(4, 4),), options)
     compare(_a_large_reader, lambda: (counting(4, 4),), lambda _: fast)
     assert not fast.compiled.fallback
@@ -166,7 +166,7 @@ def test_readers_move_only_as_far_as_memory_allows(most: int | None, cloned: int
 @pytest.mark.parametrize(("most", "cloned"), [(16, 0), (15, 64)])
 def test_a_write_waits_only_if_its_value_may_be_kept(most: int, cloned: int) -> None:
     args = (counting(4, 4), counting(4), torch.zeros(4, 4))
-    options = Options.of({"max_extra_bytes": most, "passes": (drop_clones,)})
+    options = {"max_extra_bytes": most, "passes": (drop_clones,)}
     compiled = compile_function(_an_operator_reads_the_old_value, args, options).compiled
     assert not compiled.fallback
     assert compiled.report().bytes_cloned == cloned

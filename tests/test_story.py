@@ -41,7 +41,7 @@ def told(report: Report, step: str) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    made: Report = reink.explain(running, (torch.ones(4, 4),))
+    made: Report = reink.explain(running, (torch.ones(4, 4),), codegen="eager")
     return made
 
 
@@ -104,7 +104,7 @@ def test_a_region_is_counted_from_the_base_in_bytes() -> None:
 
 
 def test_a_call_tells_what_it_writes_and_copies_the_base_when_nothing_is_in_place() -> None:
-    report = reink.explain(called, (torch.ones(4, 4),))
+    report = reink.explain(called, (torch.ones(4, 4),), codegen="eager")
     (write,) = [event for event in report.events if event.kind.startswith("write")]
     assert (write.storage, write.version, write.region) == ("add", 1, Region(16, ((16, 1),)))
     sizes = [held.bytes for held in told(report, "functionalize").held]
@@ -124,7 +124,7 @@ def test_a_conflict_knows_the_bytes_in_the_way() -> None:
         first.replace_all_uses_with(first.args[0])
         graph.erase_node(first)
 
-    (copy,) = reink.explain(step, (torch.ones(4, 4),), passes=(drop,)).copies
+    (copy,) = reink.explain(step, (torch.ones(4, 4),), passes=(drop,), codegen="eager").copies
     assert copy.conflict is not None
     assert (copy.storage, copy.conflict.storage_bytes) == ("x", 64)
     assert copy.conflict.needed == Region(16, ((16, 1),))

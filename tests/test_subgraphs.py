@@ -103,7 +103,7 @@ def test_what_is_saved_for_a_graph_keeps_its_strides() -> None:
     """The graph was traced for them; the call is moved behind the write, or not, by chance."""
     saved = 0
     for seed in range(12):
-        options = Options.of({"passes": (shuffle_pass(seed),), "prove": True})
+        options = {"passes": (shuffle_pass(seed),), "prove": True}
         x, dice = counting(6, 2), random.Random(seed)
         fast = compile_function(_seen_before_it_is_written, (x,), options, dice=dice)
         assert not fast.compiled.fallback
@@ -197,7 +197,7 @@ def test_what_a_loop_carries_is_written_in_place_where_nobody_else_has_it(
         return counting(3, 4), torch.tensor(rounds)
 
     for seed in range(3):
-        options = Options.of({"prove": True, "passes": (shuffle_pass(seed),) if seed else ()})
+        options = {"prove": True, "passes": (shuffle_pass(seed),) if seed else ()}
         dice = random.Random(seed) if seed == 2 else None
         fast = compile_function(program, given(), options, dice=dice)
         assert not fast.compiled.fallback
@@ -259,7 +259,7 @@ def test_a_region_of_a_given_graph_that_writes_becomes_part_of_it() -> None:
     graph.output((*results, y))
     module = torch.fx.GraphModule(root, graph)
     with torch.no_grad():
-        compiled = compile_program(capture_graph(module, [counting(3), counting(3, start=9)]), Options.of({}))
+        compiled = compile_program(capture_graph(module, [counting(3), counting(3, start=9)]), Options(codegen="eager"))
         assert [n.target for n in compiled.captured.graph.nodes].count(torch.ops.higher_order.invoke_subgraph) == 2
         assert called(compiled.runs.graph).count(aten.add_.Tensor) == 2
         given = counting(3), counting(3, start=9)

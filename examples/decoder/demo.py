@@ -178,9 +178,15 @@ def with_inductor(step: Callable[Taken, Given], /) -> Callable[Taken, Given]:
     return torch.compile(step)
 
 
-def with_reink(step: Callable[Taken, Given], /) -> Callable[Taken, Given]:
+def with_eager_kernels(step: Callable[Taken, Given], /) -> Callable[Taken, Given]:
     """reink, eager kernels."""
     compiled: Callable[Taken, Given] = reink.compile(step, codegen="eager")
+    return compiled
+
+
+def with_reink(step: Callable[Taken, Given], /) -> Callable[Taken, Given]:
+    """reink, generated kernels."""
+    compiled: Callable[Taken, Given] = reink.compile(step)
     return compiled
 
 
@@ -188,8 +194,8 @@ def play(console: Console, inductor: bool) -> list[Result]:
     """Every contender's result, eager's first and reink's last."""
     contenders: list[tuple[str, Compile]] = [("eager", unchanged), ("aot_eager", with_aot_eager)]
     contenders += [("inductor", with_inductor)] if inductor else []
-    contenders += [("reink", with_reink)]
-    columns = (SpinnerColumn(), TextColumn("{task.description:9}"), BarColumn())
+    contenders += [("reink eager", with_eager_kernels), ("reink", with_reink)]
+    columns = (SpinnerColumn(), TextColumn("{task.description:11}"), BarColumn())
     state = (TextColumn("{task.fields[doing]:16}"), TimeElapsedColumn())
     with Progress(*columns, *state, console=console) as progress:
         generation = Generation(progress)

@@ -301,10 +301,11 @@ def compile_function(
 ) -> CompiledFunction:
     """The whole pipeline on one callable without Dynamo: a function that behaves like `fn` on such arguments.
 
-    `dynamic` makes all sizes symbolic; `dice` takes the decisions of reinplace by chance, for tests.
+    `dynamic` makes all sizes symbolic; `dice` takes the decisions of reinplace by chance, for tests. PyTorch's own
+    kernels run, for which `options` are meant unless they name another code generator.
     """
     source = source_of_callable(fn, args)
-    chosen = options if isinstance(options, Options) else Options.of(options)
+    chosen = options if isinstance(options, Options) else Options.of({"codegen": "eager", **(options or {})})
     return CompiledFunction(source, *_compile_source(source, chosen, dynamic, dice))
 
 

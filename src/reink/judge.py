@@ -20,6 +20,8 @@ from reink.core.torch_internals import inner_tensors, pytree, storage_key
 GradMode = Literal["no_grad", "grad", "inference"]
 Arguments = tuple[Any, ...]
 
+# Rounding that generated kernels may differ by, relative and absolute; eager's own kernels may not.
+GENERATED_TOLERANCE = 1e-4
 # So many elements of a tensor stand in a message.
 SHOWN = 24
 

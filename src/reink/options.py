@@ -18,8 +18,8 @@ NOT_YET = ("decompositions",)
 class Options:
     """The options of `reink.compile` and of the back end.
 
-    `codegen`: ``eager`` runs the lowered graph with PyTorch's own kernels, ``inductor`` has Inductor generate code for
-    it, in a `mode` of `torch.compile`. `strategy`: the call form of mutable operators, ``v1`` by argument or ``v2`` by
+    `codegen`: ``inductor`` has Inductor generate code for the lowered graph, in a `mode` of `torch.compile`; ``eager``
+    runs it with PyTorch's own kernels. `strategy`: the call form of mutable operators, ``v1`` by argument or ``v2`` by
     base. `passes`: functions that edit the pure graph. `strict` turns a remaining copy of more than `strict_bytes` into
     an error. `prove` has the values of the lowered graph proven equal to those of the pure one, at compile time; a
     graph that is refuted does not run. `max_extra_bytes`: how many bytes more may be live because a reader moved above
@@ -27,7 +27,7 @@ class Options:
     their memory is used for other values.
     """
 
-    codegen: str = "eager"
+    codegen: str = "inductor"
     mode: str | None = None
     strategy: str = "v2"
     passes: tuple[Callable[[Any], None], ...] = ()

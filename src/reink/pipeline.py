@@ -157,7 +157,7 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
     with _timed(compiled, "check"):
         _require(check_form(functional), "functionalize")
     compiled.functional = functional
-    compiled.undonated = keep_usable(functional, options.donate, options.codegen)
+    compiled.undonated = keep_usable(functional, options.donate)
     return compiled
 
 
@@ -178,7 +178,7 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
         with _timed(compiled, "decompose"):
             decompose(functional, inductor.decomposition_table())
             cleanup(functional)
-        generated = inductor.is_node_realized
+        generated = inductor.is_realized
     else:
         carry_in_place(functional, Rules(bool(options.passes)))
     said = copied(functional) if options.prove else functional  # reinplace may take calls apart

@@ -70,7 +70,12 @@ PARTS_OF_A_PASS = {
         "reink.passes.sharing",
         "reink.passes.write_back",
     },
-    "reink.passes.results": {"reink.passes.needed", "reink.passes.placement", "reink.passes.write_back"},
+    "reink.passes.results": {
+        "reink.passes.in_place",
+        "reink.passes.needed",
+        "reink.passes.placement",
+        "reink.passes.write_back",
+    },
     "reink.passes.waiting": {"reink.passes.in_place", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.write_back": {"reink.passes.needed"},
     "reink.passes.capture": {"reink.passes.user_code"},

@@ -37,14 +37,14 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def copied() -> Report:
     """One write, one copy of 256 B."""
-    report: Report = reink.explain(*why_copied.program(), passes=(why_copied.drop_clones,))
+    report: Report = reink.explain(*why_copied.program(), passes=(why_copied.drop_clones,), codegen="eager")
     return report
 
 
 @pytest.fixture(scope="module")
 def free() -> Report:
     """Two writes through a view, nothing copied."""
-    report: Report = reink.explain(written_twice, (torch.ones(4, 4),))
+    report: Report = reink.explain(written_twice, (torch.ones(4, 4),), codegen="eager")
     return report
 
 

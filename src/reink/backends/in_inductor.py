@@ -65,7 +65,7 @@ class Repairs:
         try:
             with without_collection():
                 taken = FunctionalGraph.of(module, settle=True)
-                options = Options(codegen="inductor")
+                options = Options()
                 self._put(module, compile_functional(taken, options, _name(graph), _saved(graph)))
         except ReinkError as error:
             self._leave(f"{error.what} [{error.code}]")

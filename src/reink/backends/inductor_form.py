@@ -17,7 +17,7 @@ import torch.fx
 from reink.backends.mutable_call import Encoded, Unsupported, call_of
 from reink.core.aliasing import Place
 from reink.core.decomposing import traced_decomposition
-from reink.core.inductor_internals import decomposition_table, is_node_realized
+from reink.core.inductor_internals import decomposition_table, is_realized
 from reink.core.opinfo import COLLECTIVES, LOOKING_ONLY, Kind, OpFacts, facts_of
 from reink.core.program import Program, ViewStep
 from reink.core.torch_internals import OpOverload, graph_module
@@ -227,9 +227,7 @@ class _Shielding:
             at = current.meta.get("reink_place")
             if isinstance(at, Place) and isinstance(place, Place) and at.buffer is place.buffer:
                 return True
-            if current.op == "call_function" and (
-                facts_of(current.target).kind in _VIEWS or not is_node_realized(current)
-            ):
+            if current.op == "call_function" and (facts_of(current.target).kind in _VIEWS or not is_realized(current)):
                 stack.extend(current.all_input_nodes)
         return False
 

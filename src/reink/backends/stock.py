@@ -52,14 +52,15 @@ def reinplace(gm: torch.fx.GraphModule, **given: Any) -> tuple[torch.fx.GraphMod
     Takes ATen graphs with ``meta["val"]``: calls of mutable operators in the form of reink or of PyTorch
     (``auto_functionalized``, ``auto_functionalized_v2``), scatters, and one ``copy_`` into each written input at the
     end. `gm` stays as it is; the result behaves as it does when it runs: it takes, writes and returns the same, and
-    results share memory with inputs where those of `gm` do. `given` are the options of `Options`.
+    results share memory with inputs where those of `gm` do. `given` are the options of `Options`;
+    unless they say ``codegen="inductor"``, the graph is made for PyTorch's own kernels.
 
     Raises ReinkError ``not-pure`` for a graph that writes elsewhere, ``no-values``, ``aliased-inputs``.
     """
     with without_collection():
         graph = FunctionalGraph.of(gm)
         _refuse_writes(graph.program)
-        compiled = compile_functional(graph, Options.of(given), _name(gm))
+        compiled = compile_functional(graph, Options.of({"codegen": "eager", **given}), _name(gm))
         announce(compiled)
         report = compiled.report()
         return graph.rebuilt(compiled.runs), report

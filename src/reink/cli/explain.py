@@ -9,7 +9,18 @@ import typer
 
 from reink.cli.answers import check_apart, check_file, check_page, console, others_print_to_stderr, progress, save
 from reink.cli.mistakes import coded, mistakes
-from reink.cli.parameters import HtmlFile, JsonFile, Load, Programs, Strategy, Strict, Target, check_strategy
+from reink.cli.parameters import (
+    Codegen,
+    HtmlFile,
+    JsonFile,
+    Load,
+    Programs,
+    Strategy,
+    Strict,
+    Target,
+    check_codegen,
+    check_strategy,
+)
 from reink.cli.target import Program, files_of, load_program
 from reink.errors import ReinkError
 from reink.report import Report
@@ -24,12 +35,14 @@ def explain(
     json_file: JsonFile = "",
     html_file: HtmlFile = "",
     strategy: Strategy = "v2",
+    codegen: Codegen = "inductor",
     strict: Strict = False,
     programs: Programs = True,
     load: Load = "",
 ) -> None:
     """Compile a program and say what became of each of its writes: in place, or copied and why."""
     check_strategy(strategy)
+    check_codegen(codegen)
     check_file(json_file)
     check_page(html_file)
     check_apart(html_file, [json_file], "the file of --json too")
@@ -38,23 +51,23 @@ def explain(
         for file in (json_file, html_file):
             check_apart(file, files_of(program), "the program's own file")
         with progress(f"compiling {target}"):
-            report = _compile(program, strategy)
+            report = _compile(program, strategy, codegen)
     answer(report, json_file, html_file, strict=strict, programs=programs)
 
 
-def _explain(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None, strategy: str) -> Report:
+def _explain(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None, **options: str) -> Report:
     """`reink.explain`, imported when it is needed; tests put their own in its place."""
     import reink
 
-    report: Report = reink.explain(fn, args, kwargs, strategy=strategy)
+    report: Report = reink.explain(fn, args, kwargs, **options)
     return report
 
 
-def _compile(program: Program, strategy: str) -> Report:
+def _compile(program: Program, strategy: str, codegen: str) -> Report:
     with coded(program.target, program.fn, "compiled", "explain"):
-        if program.exported is not None:
-            return _explain(program.exported, None, None, strategy)
-        return _explain(program.fn, program.args, program.kwargs, strategy)
+        if program.exported is not None:  # it runs without a code generator
+            return _explain(program.exported, None, None, strategy=strategy)
+        return _explain(program.fn, program.args, program.kwargs, strategy=strategy, codegen=codegen)
 
 
 def answer(report: Report, json_file: str, html_file: str, *, strict: bool, programs: bool) -> None:

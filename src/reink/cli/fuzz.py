@@ -18,7 +18,7 @@ from rich.text import Text
 
 from reink.cli.answers import check_file, console, others_print_to_stderr, save
 from reink.cli.mistakes import mistakes, said
-from reink.cli.parameters import JsonFile
+from reink.cli.parameters import Codegen, JsonFile, check_codegen
 from reink.errors import ReinkError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Examples: reink fuzz; reink fuzz --against reink --minutes 5; reink fuzz --against aot_eager --programs 500"
 
-AGAINST = ("passes", "reink", "aot_eager", "inductor")
+AGAINST = ("passes", "reink", "in_inductor", "aot_eager", "inductor")
 
 
 @mistakes()
@@ -37,7 +37,7 @@ def fuzz(
         str,
         typer.Option(
             metavar="|".join(AGAINST),
-            help="reink's passes without Dynamo, or a back end of torch.compile (the last two are stock PyTorch).",
+            help="reink's passes without Dynamo; its back end; stock PyTorch repaired by reink; stock PyTorch.",
         ),
     ] = "passes",
     programs: Annotated[int, typer.Option(min=1, help="How many programs.")] = 1000,
@@ -50,6 +50,7 @@ def fuzz(
     ] = 0,
     shrink: Annotated[int, typer.Option(min=0, help="How many faults to make small and save.")] = 60,
     folder: Annotated[Path, typer.Option("--save", metavar="FOLDER", help="Where faults are saved.")] = Path("faults"),
+    codegen: Codegen = "eager",
     json_file: JsonFile = "",
 ) -> None:
     """Run random programs that write tensors, and compare with eager all that a caller can see.
@@ -60,27 +61,30 @@ def fuzz(
         raise ReinkError("unknown-option", f"no back end {against!r}", do=f"use one of {', '.join(AGAINST)}")
     if inject and against != "passes":
         raise ReinkError("unknown-option", "--inject needs --against passes", why="a fault goes into a lowered program")
+    check_codegen(codegen)
+    if codegen != "eager" and against != "reink":
+        raise ReinkError("unknown-option", f"--codegen {codegen} needs --against reink", why="nothing else asks for it")
     check_file(json_file)
     count = jobs or os.cpu_count() or 1
     given = {"seed": seed, "programs": programs, "start": start, "minutes": minutes, "jobs": count, "shrunk": shrink}
-    campaign = _run(against, inject, given)
+    campaign = _run(against, inject, codegen, given)
     saved = _save_faults(campaign, folder)
     if json_file == "-":
         typer.echo(json.dumps(to_json(campaign), indent=1))
     else:
         print_campaign(campaign, saved, console())
     save(lambda file: _write_json(campaign, file), json_file)
-    if campaign.fault_count and against in ("passes", "reink"):
+    if campaign.fault_count and against in ("passes", "reink", "in_inductor"):
         raise typer.Exit(1)
 
 
-def _run(against: str, inject: int, given: dict[str, Any]) -> Campaign:
+def _run(against: str, inject: int, codegen: str, given: dict[str, Any]) -> Campaign:
     from reink.fuzz.campaign import run_campaign
     from reink.fuzz.run import Settings
 
     total = None if given["minutes"] else given["programs"]
     with others_print_to_stderr(), _bar(against, total) as show:
-        return run_campaign(Settings(against, inject), progress=show, **given)
+        return run_campaign(Settings(against, inject, codegen), progress=show, **given)
 
 
 @contextmanager

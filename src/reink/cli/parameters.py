@@ -9,6 +9,7 @@ import typer
 from reink.errors import ReinkError
 
 STRATEGIES = ("v1", "v2")
+CODEGENS = ("inductor", "eager")
 
 Target = Annotated[
     str,
@@ -30,9 +31,19 @@ HtmlFile = Annotated[
 Strategy = Annotated[
     str, typer.Option(metavar="v1|v2", help="Describe written operands by argument (v1) or by base (v2).")
 ]
+Codegen = Annotated[
+    str,
+    typer.Option(metavar="inductor|eager", help="Code that Inductor generates, or PyTorch's own kernels."),
+]
 Programs = Annotated[
     bool, typer.Option("--programs/--no-programs", help="Print the program after the steps, or leave it out.")
 ]
+
+
+def check_codegen(codegen: str) -> None:
+    """Refuse a code generator that there is not. Raises ReinkError ``unknown-option``."""
+    if codegen not in CODEGENS:
+        raise ReinkError("unknown-option", f"no code generator {codegen!r}", do=f"use one of {', '.join(CODEGENS)}")
 
 
 def check_strategy(strategy: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from reink.cli.answers import check_file, console, others_print_to_stderr, progress, save
 from reink.cli.mistakes import coded, mistakes
-from reink.cli.parameters import JsonFile, Load, Strategy, Target, check_strategy
+from reink.cli.parameters import Codegen, JsonFile, Load, Strategy, Target, check_codegen, check_strategy
 from reink.cli.target import Program, load_program
 from reink.errors import ReinkError
 
@@ -32,6 +32,7 @@ def verify(
     target: Target,
     json_file: JsonFile = "",
     strategy: Strategy = "v2",
+    codegen: Codegen = "eager",
     grad_mode: Annotated[
         str, typer.Option(metavar="MODE", help="How it is called: no_grad, grad or inference.")
     ] = "no_grad",
@@ -43,11 +44,13 @@ def verify(
     Exit status 1 if they differ, or if reink did not compile and check all that ran.
     """
     check_strategy(strategy)
+    check_codegen(codegen)
     check_file(json_file)
+    options: dict[str, Any] = {"strategy": strategy, "codegen": codegen, "grad_mode": grad_mode, "most_pairs": pairs}
     with others_print_to_stderr():
         program = load_program(target, load)
         with progress(f"verifying {target}") as tell:
-            answer = _verified(program, strategy, grad_mode, pairs, lambda run: tell(f"verifying {target}: {run}"))
+            answer = _verified(program, options, lambda run: tell(f"verifying {target}: {run}"))
     if json_file == "-":
         typer.echo(json.dumps(answer.to_json(), indent=1))
     else:
@@ -57,7 +60,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify(program: Program, strategy: str, grad_mode: str, pairs: int, tell: Callable[[str], None]) -> Verification:
+def _verify(program: Program, options: dict[str, Any], tell: Callable[[str], None]) -> Verification:
     """`reink.verify`, imported when it is needed; tests put their own in its place."""
     import reink
 
@@ -69,15 +72,13 @@ def _verify(program: Program, strategy: str, grad_mode: str, pairs: int, tell: C
             why="it was saved without those that it was exported with",
             do="save the program that torch.export.export returns, or set its example_inputs",
         )
-    answer: Verification = reink.verify(
-        fn, args, kwargs, strategy=strategy, grad_mode=grad_mode, most_pairs=pairs, tell=tell
-    )
+    answer: Verification = reink.verify(fn, args, kwargs, tell=tell, **options)
     return answer
 
 
-def _verified(program: Program, strategy: str, grad_mode: str, pairs: int, tell: Callable[[str], None]) -> Verification:
+def _verified(program: Program, options: dict[str, Any], tell: Callable[[str], None]) -> Verification:
     with coded(program.target, program.fn, "verified", "verify"):
-        return _verify(program, strategy, grad_mode, pairs, tell)
+        return _verify(program, options, tell)
 
 
 # the answer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch._inductor.lowering import register_lowering
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 from torch.compiler import config as compiler_config
+from torch.utils.flop_counter import flop_registry
 
 from reink.core.torch_internals import detect_fake_mode
 
@@ -33,7 +35,7 @@ __all__ = [
     "compile_inner",
     "decomposition_table",
     "fake_arguments",
-    "is_node_realized",
+    "is_realized",
     "lies_as",
     "lower_calls_by",
     "lowered_operator",
@@ -42,6 +44,21 @@ __all__ = [
 ]
 
 Node = torch.fx.Node
+
+
+def is_realized(node: Node, returned: bool = True) -> bool:
+    """Whether a value is a tensor in memory whatever Inductor fuses; with False, whether it would be if no result.
+
+    So is what a kernel of a library makes, of the kind whose operations PyTorch counts.
+    """
+    if returned:
+        return is_node_realized(node)
+    if getattr(node.target, "overloadpacket", None) in flop_registry:
+        return True
+    asked: Any = SimpleNamespace(op=node.op, target=node.target, args=node.args)
+    asked.users = [user for user in node.users if user.op != "output"]
+    return is_node_realized(asked)
+
 
 # Names the rules by which code is generated here; another name whenever one of them changes.
 RULES = "reink 1"

@@ -10,7 +10,7 @@ import random
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,27 +18,25 @@ import torch
 
 from reink.api import CompiledFunction, compile_function
 from reink.backends.donating import taken_over
+from reink.backends.in_inductor import in_inductor
 from reink.errors import causes, refusal_in
 from reink.fuzz.draft import REFUSALS
 from reink.fuzz.injection import Tally, inject
 from reink.fuzz.prediction import wrong_prediction
 from reink.fuzz.program import FuzzProgram
 from reink.fuzz.shuffle import shuffle_pass
-from reink.judge import Observed, differences, observe, poisoned
+from reink.judge import GENERATED_TOLERANCE, Observed, differences, observe, poisoned
 from reink.options import Options
 
-# What a run is compared with eager: reink without Dynamo, or a back end of torch.compile.
-THROUGH_PASSES = "passes"
-BACKENDS = ("reink", "aot_eager", "inductor")
+# What a run is compared with eager: reink without Dynamo, a back end of torch.compile, or stock's repaired by reink.
+THROUGH_PASSES, REPAIRED = "passes", "in_inductor"
+BACKENDS = ("reink", REPAIRED, "aot_eager", "inductor")
 
 # Answers that are no fault of a back end: right, refused with a code, or never reached.
-HARMLESS = frozenset({"ok", "refused", "dynamo", "foreseen"})
+HARMLESS = frozenset({"ok", "refused", "dynamo", "stock", "foreseen"})
 
 # What eager says of operands that overlap in part, which it tells by their strides.
 OVERLAP = "refer to a single memory location"
-
-# Rounding that generated kernels may differ by; eager's own kernels may not.
-INDUCTOR_TOLERANCE = 1e-4
 
 Program = Callable[..., Any]
 Makers = Sequence[Callable[[], tuple[Any, ...]]]
@@ -55,6 +53,7 @@ class Outcome:
     - ``foreseen``: another layout than eager's, or an overlap that eager does not see, in a program with an operator
       whose fake kernel foresees another layout, as `cause` says: no compiler that trusts the trace knows better;
     - ``dynamo``: an error that Dynamo raises under its own back end ``eager`` as well, so whatever back end is asked;
+    - ``stock``: the same fault comes from the stock pipeline without the repair that was tried;
     - ``fallback``: right, but by a program that reink did not re-inplace because a check failed;
     - ``escaped``: an injected fault shows in a result and no check refused it;
     - ``died``, ``timeout``: the process that ran it.
@@ -83,10 +82,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How programs are run. `against` is ``passes`` or a back end; `inject` counts faults for each program."""
+    """How programs are run. `against` is ``passes`` or a back end; `inject` counts faults for each program; `codegen`
+    is the code generator of reink."""
 
     against: str = THROUGH_PASSES
     inject: int = 0
+    codegen: str = "eager"
+
+    @property
+    def tolerance(self) -> float:
+        """By how much numbers may differ."""
+        generated = self.against in (REPAIRED, "inductor") or self.codegen == "inductor"
+        return GENERATED_TOLERANCE if generated else 0.0
 
     @property
     def gradients(self) -> bool:
@@ -103,11 +110,13 @@ def run_program(program: FuzzProgram, settings: Settings) -> Outcome:
             if settings.against == THROUGH_PASSES:
                 outcome = _through_passes(program, function, make_inputs, expected, settings)
             else:
-                outcome = _through_compile(program, function, make_inputs, expected, settings.against)
+                outcome = _through_compile(program, function, make_inputs, expected, settings)
         except Exception as error:  # whatever comes out of a compiler is a finding, not an error of the fuzzer
             outcome = _failed(error)
             if outcome.kind == "crash" and settings.against != THROUGH_PASSES and _dynamo_fails(program, function):
                 outcome = Outcome("dynamo", outcome.cause, outcome.detail)
+        if outcome.is_fault and settings.against == REPAIRED:
+            outcome = _unrepaired(program, outcome)
         if outcome.kind == "layout" or (outcome.kind == "crash" and OVERLAP in outcome.detail):
             outcome = _blamed(outcome, function, make_inputs)
     handed = any("handed to the stock pipeline" in line for line in heard)
@@ -127,7 +136,7 @@ def _through_passes(
     fifth the inputs are given for good."""
     number = program.number
     donate = () if number % 5 != 2 or settings.inject else _donatable(program)
-    options = Options.of({**_options(number), "donate": donate})
+    options = Options.of({**_options(number), "codegen": settings.codegen, "donate": donate})
     dice = random.Random(f"{program.seed}:{number}:decisions") if number % 3 == 0 else None
     compiled = compile_function(function, make_inputs(), options, dynamic=program.dynamic, dice=dice)
     found = _given_away(program, compiled, make_inputs(), expected) if donate else observe(compiled, make_inputs())
@@ -178,11 +187,20 @@ def _bytes_of(memory: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _through_compile(
-    program: FuzzProgram, function: Program, make_inputs: Any, expected: Observed, backend: str
+    program: FuzzProgram, function: Program, make_inputs: Any, expected: Observed, settings: Settings
 ) -> Outcome:
     """Through Dynamo: first call, inputs in memory of their own, and the first inputs again."""
-    compiled, mode = _compiled(program, function, backend), program.grad_mode
-    tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else 0.0
+    repair = in_inductor() if settings.against == REPAIRED else nullcontext()
+    with repair:
+        return _in_three_calls(program, function, make_inputs, expected, settings)
+
+
+def _in_three_calls(
+    program: FuzzProgram, function: Program, make_inputs: Any, expected: Observed, settings: Settings
+) -> Outcome:
+    options = {**_options(program.number), "codegen": settings.codegen} if settings.against == "reink" else None
+    backend = "inductor" if settings.against == REPAIRED else settings.against
+    compiled, mode, tolerance = _compiled(program, function, backend, options), program.grad_mode, settings.tolerance
     outcome = _compared(expected, observe(compiled, make_inputs(), mode), tolerance)
     if outcome.is_fault:
         return outcome
@@ -204,11 +222,10 @@ def _options(number: int) -> dict[str, Any]:
     return {"strategy": "v1" if number % 4 < 2 else "v2", "passes": passes, "prove": True}
 
 
-def _compiled(program: FuzzProgram, function: Program, backend: str) -> Any:
+def _compiled(program: FuzzProgram, function: Program, backend: str, options: dict[str, Any] | None = None) -> Any:
     """The program under a back end, as if nothing had been compiled before."""
     torch.compiler.reset()
     torch_compile: Any = torch.compile
-    options = _options(program.number) if backend == "reink" else None
     return torch_compile(function, backend=backend, dynamic=program.dynamic, options=options)
 
 
@@ -229,6 +246,14 @@ def _dynamo_fails(program: FuzzProgram, function: Program) -> bool:
     except Exception:  # of whatever kind: no back end had a say in it
         return True
     return False
+
+
+def _unrepaired(program: FuzzProgram, outcome: Outcome) -> Outcome:
+    """The outcome, or that stock by itself does no better."""
+    alone = run_program(program, Settings("inductor"))
+    return (
+        replace(outcome, kind="stock", cause=f"{outcome.kind} {outcome.cause}".strip()) if alone.is_fault else outcome
+    )
 
 
 def _compared(want: Observed, got: Observed, tolerance: float) -> Outcome:

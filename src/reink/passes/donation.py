@@ -16,7 +16,7 @@ from reink.report import Donation
 _WRITING = (Action.IN_PLACE, Action.COPY_INTO, Action.CALL)
 
 
-def keep_usable(functional: Program, donate: Collection[str], codegen: str) -> list[Donation]:
+def keep_usable(functional: Program, donate: Collection[str]) -> list[Donation]:
     """Leave in the signature of a functional program the donated inputs whose memory the graph may take for its own.
 
     Returns the others, each with the reason.
@@ -35,7 +35,7 @@ def keep_usable(functional: Program, donate: Collection[str], codegen: str) -> l
         node = placeholders[donated.input]
         if not isinstance(node.meta.get("val"), Tensor):  # a size of one that is
             continue
-        reason = _why_not(signature, donated.input, node.meta["val"], codegen)
+        reason = _why_not(signature, donated.input, node.meta["val"])
         if reason:
             refused.append(Donation(node.name, reason=reason))
         else:
@@ -44,10 +44,8 @@ def keep_usable(functional: Program, donate: Collection[str], codegen: str) -> l
     return refused
 
 
-def _why_not(signature: MutationSignature, index: int, value: Tensor, codegen: str) -> str:
+def _why_not(signature: MutationSignature, index: int, value: Tensor) -> str:
     """Why the graph may not take the memory of input number `index` for its own; nothing if it may."""
-    if codegen != "eager":
-        return "Inductor plans the memory of the values that it computes"
     if index in signature.mutated_inputs or index in signature.reshaped:
         return "the program writes it, and it ends with its new value"
     if any(o.kind is OutputKind.INPUT_ALIAS and o.source == index for o in signature.outputs):

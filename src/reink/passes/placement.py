@@ -79,7 +79,7 @@ class Rules:
 
     reorder: bool = False
     dice: random.Random | None = None
-    generated: Callable[[Node], bool] | None = None
+    generated: Callable[[Node, bool], bool] | None = None
     max_extra_bytes: int | None = None
     elsewhere: frozenset[Key] = frozenset()
     apart: bool = False

@@ -16,20 +16,21 @@ from reink.core.opinfo import Kind, OpFacts
 
 Node = torch.fx.Node
 _VIEWS = frozenset({Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM})
-Generated = Callable[[Node], bool] | None
+Generated = Callable[[Node, bool], bool]
 
 
 class PlannedMemory:
     """Which buffers a code generator plans.
 
-    `generated` says of a value that it is a tensor in memory there whatever happens to it; None: there is no code
-    generator, and nothing is planned. `facts` and `places` are those of the walk.
+    `generated` says of a value that it is a tensor in memory there whatever happens to it, and with False whether it
+    would be if it were no result; None: there is no code generator, and nothing is planned. `facts` and `places` are
+    those of the walk.
     """
 
-    def __init__(self, generated: Generated, facts: Mapping[Node, OpFacts], places: Mapping[Node, Any]) -> None:
+    def __init__(self, generated: Generated | None, facts: Mapping[Node, OpFacts], places: Mapping[Node, Any]) -> None:
         self._generated, self._facts, self._places = generated, facts, places
         self._makers: dict[Buffer, Node] = {}
-        self._known: dict[Buffer, bool] = {}
+        self._known: dict[tuple[Buffer, bool], bool] = {}
 
     def __bool__(self) -> bool:
         return self._generated is not None
@@ -38,17 +39,21 @@ class PlannedMemory:
         """A pure operator made this memory. That of copies and of calls is never planned."""
         self._makers[buffer] = node
 
-    def holds(self, buffer: Buffer) -> bool:
-        """Whether this memory is planned: a pure operator made it, and no call is given it."""
+    def holds(self, buffer: Buffer, *, returned: bool = True) -> bool:
+        """Whether this memory is planned: a pure operator made it, and no call is given it.
+
+        Unless `returned` says otherwise, a result of the program is a tensor in memory.
+        """
         if self._generated is None or buffer.kind != "fresh":
             return False
-        found = self._known.get(buffer)
+        found = self._known.get((buffer, returned))
         if found is None:
-            found = self._known[buffer] = self._is_planned(self._makers.get(buffer), self._generated)
+            found = self._is_planned(self._makers.get(buffer), self._generated, returned)
+            self._known[buffer, returned] = found
         return found
 
-    def _is_planned(self, made: Node | None, generated: Callable[[Node], bool]) -> bool:
-        if made is None or self._facts[made].kind is Kind.GETITEM or generated(made):
+    def _is_planned(self, made: Node | None, generated: Generated, returned: bool) -> bool:
+        if made is None or self._facts[made].kind is Kind.GETITEM or generated(made, returned):
             return False
         stack, seen = [made], {made}
         while stack:  # through all views
@@ -61,7 +66,10 @@ class PlannedMemory:
                     stack.append(user)
         return True
 
-    def is_computed(self, value: Node) -> bool:
-        """Whether generated code computes `value` where it is written to, so that nothing is copied."""
+    def is_computed(self, value: Node, *, returned: bool = True) -> bool:
+        """Whether generated code computes `value` where it is written to, so that nothing is copied.
+
+        So it does for a view: of what is computed, it loads the elements that the view shows.
+        """
         place = self._places.get(value)
-        return isinstance(place, Place) and place.is_root and self.holds(place.buffer)
+        return isinstance(place, Place) and self.holds(place.buffer, returned=returned)

@@ -11,8 +11,10 @@ import torch
 import torch.fx
 
 from reink.core.aliasing import Buffer, Place, layout_of
+from reink.core.opinfo import facts_of
 from reink.core.plan import Action, Choice, Copy, Plan, Step
 from reink.core.program import OutputKind, OutputSpec, Program
+from reink.passes.in_place import is_alike
 from reink.passes.needed import REGENERATED
 from reink.passes.placement import Placement
 from reink.passes.write_back import NOWHERE
@@ -25,18 +27,19 @@ _FRESH = OutputSpec(OutputKind.FRESH)
 
 class Results:
     """The end of one walk. `inputs` are the places of the inputs of `program`; `is_computed` says of a value that
-    generated code computes it where it is written to, so that nothing is copied."""
+    generated code computes it where it is written to, so that nothing is copied (`PlannedMemory.is_computed`)."""
 
     def __init__(
         self,
         program: Program,
         state: Placement,
         inputs: Sequence[Place | None],
-        is_computed: Callable[[Node], bool],
+        is_computed: Callable[..., bool],
     ) -> None:
         self.is_computed = is_computed
         self.signature, self.results = program.signature, program.results()
         self.state, self.places, self.inputs = state, state.places, inputs
+        self.donated = [p for k in sorted(self.signature.donated_inputs) if (p := inputs[k]) is not None]
 
     def finish(self, plan: Plan) -> None:
         """Copy new values that were made elsewhere into their inputs, then give results memory of their own."""
@@ -59,12 +62,21 @@ class Results:
         if self.places[value].buffer is dest.buffer:
             self.state.save(step, [(value, self.places[value])], choice)
         plan.steps.append(step)
-        if choice.outcome == "in place" and self.is_computed(value):
+        if choice.outcome == "in place" and self.is_computed(value, returned=self._is_returned(value)):
             choice.bytes = 0
             return
         choice.outcome, choice.avoided = "copied back", 0
         choice.reason = "the new value was made in other memory than the input's"
         choice.do = "write the input with an in-place operator or copy_() where its new value is made"
+
+    def _is_returned(self, value: Node) -> bool:
+        """Whether the program returns `value` in memory of its own, besides what it writes."""
+        new_values = {m.result for m in self.signature.mutations}
+        kinds = [s.kind for s in self.signature.outputs]
+        return any(
+            result is value and k not in new_values and (k >= len(kinds) or kinds[k] not in REGENERATED)
+            for k, result in enumerate(self.results)
+        )
 
     def _settle_outputs(self, plan: Plan) -> None:
         """Give every result that eager makes afresh memory that no other result and no input shares."""
@@ -78,10 +90,25 @@ class Results:
             like = spec.like if spec.like is not None else result.meta["val"]
             fits = place.buffer.kind == "fresh" and place.stride == layout_of(like)[1]
             if spec.kind is OutputKind.OTHER or (fits and place.buffer not in owned):
-                owned.add(place.buffer)
-                plan.results[k] = place
+                plan.results[k] = self._given_for(plan, result, owned) or place
+                owned.add(plan.results[k].buffer)
             else:
                 plan.results[k] = self._separate(plan, result, place, like)
+
+    def _given_for(self, plan: Plan, result: Node, owned: set[Buffer]) -> Place | None:
+        """Memory that the caller gave away and generated code computes a result into, which nothing else reads.
+
+        Into memory that it is given it computes what it fuses; what a kernel of a library makes, it would copy.
+        """
+        fused = facts_of(result.target).pointwise and self.is_computed(result, returned=False)
+        if not fused or len(result.users) > 1:
+            return None
+        for given in self.donated:
+            alike = given.buffer not in owned and is_alike(result.meta["val"], given)
+            if alike and not self.state.conflicts([given], NOWHERE):
+                plan.steps.append(Step(result, Action.COPY_INTO, place=given, source=result))
+                return given
+        return None
 
     def _separate(self, plan: Plan, result: Node, place: Place, like: Tensor) -> Place:
         choice = self._choice(plan, result, "output", result.name, place)

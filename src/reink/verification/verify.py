@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reink.core.torch_internals import inner_tensors, pytree
 from reink.errors import ReinkError
-from reink.judge import GradMode, whole_storage
+from reink.judge import GENERATED_TOLERANCE, GradMode, whole_storage
 from reink.options import Options
 from reink.passes.capture import source_of_callable
 from reink.verification.answer import Audit, Run, Verification
@@ -42,9 +42,10 @@ def verify(
     kwargs: dict[str, Any] | None = None,
     *,
     strategy: str = "v2",
+    codegen: str = "eager",
     passes: Sequence[Callable[[Any], None]] = (),
     grad_mode: GradMode = "no_grad",
-    tolerance: float = 0.0,
+    tolerance: float | None = None,
     most_pairs: int = 4,
     tell: Tell | None = None,
 ) -> Verification:
@@ -53,14 +54,17 @@ def verify(
     Compared is everything that a caller can see: results, their strides and whom they share memory with, every
     byte of the inputs' storages, module state, and the tensors that `fn` closes over. Derived inputs are other
     values, other offsets, strides and sizes, and at most `most_pairs` pairs of inputs of one shape in one storage;
-    those that eager refuses are skipped. `grad_mode` is ``no_grad``, ``grad`` or ``inference``; `tolerance` is
-    relative and absolute, for floating point values. `tell` hears the name of each run before it begins.
+    those that eager refuses are skipped. `grad_mode` is ``no_grad``, ``grad`` or ``inference``. With PyTorch's own
+    kernels (`codegen` ``eager``) numbers agree to the last bit; code that Inductor generates rounds otherwise.
+    `tolerance` is relative and absolute, for floating point values: None is 0, or 1e-4 for generated code. `tell` hears
+    the name of each run before it begins.
 
     `fn` runs on copies, dozens of times: the arguments stay as they are. What it changes outside tensors is not
     put back. Forgets what `torch.compile` has compiled in this process. Raises ReinkError ``not-a-tensor-program``
     when `fn` raises on `args` without reink, and ``unknown-option``.
     """
-    options = Options.of({"strategy": strategy, "passes": tuple(passes), "prove": True})
+    options = Options.of({"strategy": strategy, "codegen": codegen, "passes": tuple(passes), "prove": True})
+    tolerance = (0.0 if codegen == "eager" else GENERATED_TOLERANCE) if tolerance is None else tolerance
     _check("grad_mode", grad_mode, grad_mode in get_args(GradMode), " or ".join(map(repr, get_args(GradMode))))
     _check("most_pairs", most_pairs, type(most_pairs) is int and most_pairs >= 0, "a number, 0 or more")
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
