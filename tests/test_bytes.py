@@ -15,6 +15,7 @@ from reink.pipeline import Compiled
 
 aten = torch.ops.aten
 COPIES = (aten.clone.default, aten.copy_.default)
+JOINS = (aten.cat.default, aten.stack.default)
 STATIC = [p for p in PROGRAMS if not p.handed_over and not p.may_refuse and not p.scalars and p.grad_mode == "no_grad"]
 
 
@@ -23,7 +24,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def copied_bytes(graph: torch.fx.Graph, *, drop: bool = False) -> int:
-    """Bytes that the clone and copy_ nodes of a graph write, and scatters: their results, and the updates in them.
+    """Bytes that clone and copy_ nodes of a graph write, and what is joined; of scatters their results and the updates.
 
     `drop`: leave out the clones that the pass drops.
     """
@@ -33,6 +34,8 @@ def copied_bytes(graph: torch.fx.Graph, *, drop: bool = False) -> int:
             continue
         if node.target in COPIES and not (drop and node.target is aten.clone.default and not node.kwargs):
             total += _bytes(node.meta.get("val", node.args[0].meta.get("val")))
+        elif node.target in JOINS:
+            total += _bytes(node.meta["val"])
         elif node.target is aten.resize_.default:  # that grows: eager copies what was there
             old, new = _bytes(node.args[0].meta["val"]), _bytes(node.meta["val"])
             total += old if new > old else 0

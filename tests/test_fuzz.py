@@ -110,7 +110,7 @@ def test_inputs_apart_have_the_same_layout_and_share_nothing() -> None:
 def test_a_saved_program_runs_by_itself(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(LATE_READ.file("late read"), encoding="utf-8")
-    assert "reink" not in path.read_text().replace("reink_fuzz", "").replace('else "reink"', "")
+    assert "reink" not in path.read_text().replace("reink_fuzz", "").replace('"reink"', "")
     done = subprocess.run([sys.executable, str(path), "eager"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "equal"), done.stderr
 
@@ -229,6 +229,8 @@ def test_a_fault_of_reink_is_shown_saved_and_the_answer_is_no(tmp_path: Path, mo
     [
         (("--against", "nvfuser"), "no back end 'nvfuser'"),
         (("--against", "reink", "--inject", "1"), "--inject needs --against passes"),
+        (("--codegen", "inductor"), "needs --against reink"),
+        (("--against", "reink", "--codegen", "llvm"), "no code generator 'llvm'"),
         (("--json", "/nowhere/at/all.json"), "no folder /nowhere/at"),
     ],
 )
@@ -252,6 +254,16 @@ def test_random_programs_through_the_passes() -> None:
     assert not campaign.fault_count, _explained(campaign)
     assert campaign.by_kind()["ok"] > 0.8 * len(PASSES)
     assert campaign.tally.caught > 0.5 * len(PASSES)
+
+
+@pytest.mark.parametrize("settings", [Settings("reink", codegen="inductor"), Settings("in_inductor")], ids=str)
+def test_random_programs_with_generated_code(settings: Settings) -> None:
+    """And stock repaired: a fault that stock has by itself is told as such."""
+    count = 60 if LONG else 6
+    campaign = run_campaign(settings, seed=SEED, programs=count, jobs=2)
+    assert campaign.programs == count
+    assert not campaign.fault_count, _explained(campaign)
+    assert campaign.by_kind()["ok"] > 0
 
 
 def test_random_programs_through_torch_compile() -> None:

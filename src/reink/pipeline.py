@@ -27,6 +27,7 @@ from reink.errors import ReinkError
 from reink.options import Options
 from reink.passes.cleanup import cleanup
 from reink.passes.decompose import decompose
+from reink.passes.destinations import compute_where_joined
 from reink.passes.donation import donations, keep_usable
 from reink.passes.functionalize import functionalize
 from reink.passes.loops import carry_in_place
@@ -161,8 +162,9 @@ def begin(program: Program, options: Options, name: str = "program") -> Compiled
     return compiled
 
 
-def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
-    """The remaining steps. `dice` takes the decisions of reinplace by chance.
+def complete(compiled: Compiled, dice: random.Random | None = None, *, out: bool = True) -> None:
+    """The remaining steps. `dice` takes the decisions of reinplace by chance; `out`: the lowered program may call
+    operators in their form with ``out``, which other compilers do not take.
 
     Raises ReinkError for a user pass that fails. When the ownership check or the proof fails, the captured program
     itself runs (or, when user passes changed the graph, the functional one with its epilogue): right by construction.
@@ -181,9 +183,11 @@ def complete(compiled: Compiled, dice: random.Random | None = None) -> None:
         generated = inductor.is_realized
     else:
         carry_in_place(functional, Rules(bool(options.passes)))
+        if out:
+            compute_where_joined(functional)
     said = copied(functional) if options.prove else functional  # reinplace may take calls apart
     with _timed(compiled, "reinplace"):
-        plan = reinplace(functional, Rules(bool(options.passes), dice, generated, options.max_extra_bytes))
+        plan = reinplace(functional, Rules(bool(options.passes), dice, generated, options.max_extra_bytes, out))
     with _timed(compiled, "lower"):
         lowered = lower(plan)
     compiled.plan, compiled.lowered = plan, lowered

@@ -54,6 +54,7 @@ PARTS_OF_A_PASS = {
         "reink.passes.needed",
         "reink.passes.optimum",
         "reink.passes.order",
+        "reink.passes.out_forms",
         "reink.passes.placement",
         "reink.passes.planned",
         "reink.passes.results",
@@ -63,6 +64,7 @@ PARTS_OF_A_PASS = {
     "reink.passes.by_value": {"reink.passes.write_back"},
     "reink.passes.in_place": {"reink.passes.write_back"},
     "reink.passes.needed": {"reink.passes.order"},
+    "reink.passes.out_forms": {"reink.passes.in_place", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.placement": {
         "reink.passes.needed",
         "reink.passes.optimum",
@@ -79,6 +81,7 @@ PARTS_OF_A_PASS = {
     "reink.passes.waiting": {"reink.passes.in_place", "reink.passes.placement", "reink.passes.write_back"},
     "reink.passes.write_back": {"reink.passes.needed"},
     "reink.passes.capture": {"reink.passes.user_code"},
+    "reink.passes.destinations": {"reink.passes.out_forms"},
     "reink.passes.doubtful": {"reink.passes.refusals"},
     "reink.passes.functionalize": {
         "reink.passes.doubtful",

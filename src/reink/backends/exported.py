@@ -154,7 +154,7 @@ class _Exported:
         """Through all steps."""
         compiled, pattern = self.compiled(options)
         with without_collection():
-            complete(compiled)
+            complete(compiled, out=False)
         return compiled, pattern
 
 

@@ -116,7 +116,7 @@ def compile_functional(graph: FunctionalGraph, options: Options, name: str, shar
     compiled = begin(graph.program, options, name)
     _refuse_aliased_inputs(compiled.functional)
     _share(compiled.functional, shared)
-    complete(compiled)
+    complete(compiled, out=False)
     return compiled
 
 

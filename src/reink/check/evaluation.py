@@ -204,7 +204,9 @@ class Evaluation(Values):
         relation = self._relation(given, positions, form is not None and facts_of(form).pointwise)
         written = [view for k in positions for view in views_in(given[k])]
         if form is not None and not relation and not any(v.geometry.overlaps_itself for v in written):
-            return self._in_place(node, form, given)
+            made = self._out(node, form, given) if facts_of(form).out is op else self._in_place(node, form, given)
+            if made is not None:
+                return made
         key = self._key(node, op, given, ("sharing", *relation))
         self._overwrite(written, key, node.name)
         aliases = facts.result_aliases
@@ -272,6 +274,20 @@ class Evaluation(Values):
         if not geometry.is_empty:
             number = self.numbering.whole(key, math.prod(geometry.size) * dtype.itemsize, node.name)
             self.store(written, self.cast(number, dtype, geometry))
+        return written
+
+    def _out(self, node: Node, form: Any, given: list[Any]) -> View | None:
+        """The pure form of an operator, and its result stored in ``out``, the last operand, if it is like that."""
+        *operands, written = given
+        key = self._key(node, form, operands)
+        like = self.shared.likes.get(key)
+        if not isinstance(written, View) or not isinstance(like, Tensor):
+            return None
+        geometry = written.geometry
+        if size_of(like) != geometry.size or like.dtype is not geometry.dtype:
+            return None
+        if not geometry.is_empty:
+            self.store(written, self.numbering.whole(key, bytes_of(geometry), node.name))
         return written
 
     def _functional_call(self, node: Node) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 # A role that carries a pure node out, rather than preparing for it.
-MAIN = frozenset({"run", "in place", "write", "call"})
+MAIN = frozenset({"run", "in place", "out", "write", "call"})
 _WRITING = (Kind.CALL, Kind.IN_PLACE, Kind.METADATA)
 # Kept at hand: to look up an operator or a kind by its path costs as much as a whole rule.
 _VIEW, _VIEW_LIST, _GETITEM, _PYTHON = Kind.VIEW, Kind.VIEW_LIST, Kind.GETITEM, Kind.PYTHON
@@ -107,6 +107,24 @@ class Interpreter(Reader):
         for memory, _ in found.memories[1:]:
             if memory.buffer is written.buffer and (memory.geometry is not written.geometry or not facts.pointwise):
                 self.refuse_overlap(node, written, memory)
+        self._put(node, pure, written)
+
+    def _out(self, node: Node, pure: Node) -> None:
+        """The form that is given memory for its result, laid out as the result is."""
+        facts, value = facts_of(pure.target), pure.meta["val"]
+        if facts.out is None or facts.out is not node.target:
+            raise Refuted(f"{named(node)} is not the out= form of {named(pure)}")
+        found = Operands(node)
+        self.agree_all(pure.args, node.args, found)
+        self.agree(dict(pure.kwargs), {k: v for k, v in node.kwargs.items() if k != "out"}, found)
+        written = self.memory_of(node.kwargs.get("out"), node)
+        root = self.geometries.root(value)
+        if written.geometry.dtype != value.dtype or written.geometry.bits != root.bits:
+            raise Refuted(f"{named(node)} writes {value.dtype} into {written}")
+        if written.geometry.size != root.size or not same_strides(root, written.geometry):
+            raise Refuted(f"{named(node)} writes a result with strides {list(root.stride)} into {written}")
+        for memory, _ in found.memories:
+            self.refuse_overlap(node, written, memory)
         self._put(node, pure, written)
 
     def _agree_arguments(self, pure: Node, node: Node, found: Operands) -> None:
@@ -426,6 +444,7 @@ def _asked(call: Node) -> dict[Any, list[Node]]:
 RULES: dict[str, Callable[[Interpreter, Node, Any], None]] = {
     "run": Interpreter._run,
     "in place": Interpreter._in_place,
+    "out": Interpreter._out,
     "write": Interpreter._write,
     "call": Interpreter._call,
     "result": Interpreter._result,

@@ -211,9 +211,9 @@ class _Proof:
 
 
 def _pure_forms(functional: Program) -> dict[Any, Any]:
-    """The operators of a pure graph, by the operator that makes each in the memory of its first operand."""
+    """The operators of a pure graph, by those that make the same in memory of the first operand or of ``out``."""
     targets = {n.target for n in functional.graph.nodes if n.op == "call_function"}
-    forms = {facts_of(t).in_place: t for t in targets}
+    forms = {form: t for t in targets for form in (facts_of(t).in_place, facts_of(t).out)}
     forms.pop(None, None)
     return forms
 

@@ -56,7 +56,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class OpFacts:
     """What reink knows of one operator. `twin` is the pure form of an in-place operator (for one that changes what a
-    tensor is, the view that it makes of it), `in_place` the reverse.
+    tensor is, the view that it makes of it), `in_place` the reverse; `out` is the form that writes its result into a
+    tensor that it is given.
 
     `result_aliases[k]` is the position of the argument that result k is or views, or -1. `ordered` means
     that calls keep their order among all ordered calls: random numbers, prints, asserts, collectives.
@@ -71,6 +72,7 @@ class OpFacts:
     result_aliases: tuple[int, ...] = ()
     twin: OpOverload | None = None
     in_place: OpOverload | None = None
+    out: OpOverload | None = None
     filled_in: tuple[tuple[str, Any], ...] = ()
     pointwise: bool = False
     ordered: bool = False
@@ -170,6 +172,20 @@ WINDOWS = {
     "aten.as_strided_scatter.default": "aten.as_strided.default",
 }
 
+# What these return is what they are given, or nothing in particular: to compute it in its place would be a copy again.
+MAKES_NOTHING_NEW = frozenset(
+    {
+        *WINDOWS,
+        "aten.clone.default",
+        "aten.copy.default",
+        "aten.lift_fresh_copy.default",
+        "aten._to_copy.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default",
+        "aten.empty_like.default",
+    }
+)
+
 # Pure operators that keep most of their first operand. What they write depends on data, and a code generator that
 # is given their pure form copies the operand first.
 WRITES_IN_PART = frozenset(
@@ -249,6 +265,7 @@ def _learn_operator(op: OpOverload) -> OpFacts:
         twin=twin,
         filled_in=_missing_defaults(op, twin) if twin is not None else (),
         in_place=_in_place_twin(op, name) if kind is Kind.PURE else None,
+        out=_out_twin(op, name) if kind is Kind.PURE and not ordered else None,
         pointwise=torch.Tag.pointwise in tags,
         ordered=ordered,
         random=random,
@@ -324,6 +341,23 @@ def _in_place_twin(op: OpOverload, name: str) -> OpOverload | None:
     if name in TWINS.values():
         return next(operator_named(k) for k, v in TWINS.items() if v == name)
     return _overload_like(op, packet + "_", written=True)
+
+
+def _out_twin(op: OpOverload, name: str) -> OpOverload | None:
+    """The overload with the same arguments and ``out``, for ATen's pure operators that return one tensor."""
+    returns = [str(r.type) for r in op._schema.returns]
+    if not name.startswith("aten.") or returns != ["Tensor"] or name in MAKES_NOTHING_NEW:
+        return None
+    packet = op.overloadpacket
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        *arguments, last = candidate._schema.arguments or [None]
+        if last is None or last.name != "out" or not last.kwarg_only or str(last.type) != "Tensor":
+            continue
+        if [(a.name, str(a.type)) for a in arguments] == wanted and len(candidate._schema.returns) == 1:
+            return candidate  # type: ignore[no-any-return]
+    return None
 
 
 def _overload_like(op: OpOverload, packet_name: str, *, written: bool) -> OpOverload | None:

@@ -23,6 +23,7 @@ class Action(Enum):
     RUN = "run as it is, results in new memory"
     NOTHING = "no code: the value is where it has to be"
     IN_PLACE = "the in-place twin, on the place of its first operand"
+    OUT = "the form that is given the place for its result"
     COPY_INTO = "copy the source into the place"
     CALL = "the mutable operator itself, on the places of its bases or written arguments"
 

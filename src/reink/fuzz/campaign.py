@@ -28,6 +28,8 @@ from reink.fuzz.shrink import shrink
 # Seconds that one program, shrinking apart, may take.
 TIMEOUT = 180.0
 SHRINK_TIMEOUT = 900.0
+# Seconds that an idle process gets to end by itself.
+TIME_TO_END = 10.0
 # Kinds of outcome of a program that takes its process along.
 ENDED = frozenset({"died", "timeout"})
 # A process is replaced after so many programs: compilers keep what they made.
@@ -256,9 +258,12 @@ def _received(worker: _Worker) -> tuple[Outcome, FuzzProgram | None] | None:
 
 
 def _stop(worker: _Worker) -> None:
+    """End a process: an idle one ends by itself when nobody talks to it any more, and tidies up."""
+    worker.connection.close()
+    if worker.job is None:
+        worker.process.join(TIME_TO_END)
     worker.process.kill()
     worker.process.join()
-    worker.connection.close()
 
 
 def _serve(connection: Connection, settings: Settings, seed: int) -> None:

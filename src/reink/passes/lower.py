@@ -214,6 +214,12 @@ class _Lowering:
             "in place",
         )
 
+    def _out(self, step: Step) -> None:
+        node = step.node
+        assert step.place is not None
+        kwargs = {**self._args(dict(node.kwargs)), "out": self.tensor(step.place)}
+        self._emit(facts_of(node.target).out, self._args(node.args), kwargs, step.place.value, "out")
+
     def _copy_into(self, step: Step) -> None:
         assert step.place is not None
         self._emit(
@@ -317,6 +323,7 @@ _CARRY_OUT = {
     Action.NOTHING: _Lowering._nothing,
     Action.RUN: _Lowering._run,
     Action.IN_PLACE: _Lowering._in_place,
+    Action.OUT: _Lowering._out,
     Action.COPY_INTO: _Lowering._copy_into,
     Action.CALL: _Lowering._call,
 }

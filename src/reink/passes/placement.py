@@ -71,7 +71,8 @@ class Rules:
     decided in the order that stands, and among the ways to resolve a conflict chance chooses: any such plan must be
     right, and only costs more. `generated` is for a code generator that plans the memory of pure operators itself: it
     says which values are tensors in memory there, whatever happens to them, and not part of a kernel. At most
-    `max_extra_bytes` more are live because readers move up and writes wait; None: any number.
+    `max_extra_bytes` more are live because readers move up and writes wait; None: any number. `out`: operators may be
+    given memory for their result.
 
     The writes `elsewhere` are detached, with `apart` those of small parts as well, and every other old value that is
     read late is saved: `reinplace` finds which.
@@ -81,6 +82,7 @@ class Rules:
     dice: random.Random | None = None
     generated: Callable[[Node, bool], bool] | None = None
     max_extra_bytes: int | None = None
+    out: bool = False
     elsewhere: frozenset[Key] = frozenset()
     apart: bool = False
 

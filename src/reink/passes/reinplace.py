@@ -36,6 +36,7 @@ from reink.passes.in_place import fits, is_alike, makes_memory, reads_itself, sh
 from reink.passes.needed import Needed
 from reink.passes.optimum import Conflicts, cheapest_plan
 from reink.passes.order import in_capture_order
+from reink.passes.out_forms import destination
 from reink.passes.placement import AS_IT_STANDS, LATER, Placement, Rules, Write
 from reink.passes.planned import PlannedMemory
 from reink.passes.results import Results
@@ -78,6 +79,7 @@ def decided(program: Program, rules: Rules) -> tuple[Plan, Conflicts]:
 class _Reinplacer:
     def __init__(self, program: Program, rules: Rules) -> None:
         self.program, self.reorder, self.dice = program, rules.reorder, rules.dice
+        self.out = rules.out and rules.generated is None
         self.needed = needed = Needed(program)
         self.facts, self.inputs_of = needed.facts, needed.inputs
         self.state = Placement(program, needed, self._visit, rules)
@@ -191,11 +193,9 @@ class _Reinplacer:
             self._scatter(node)
         elif target is _COPY:
             self._copy(node)
-        elif facts.in_place is not None:
-            if not self._goes_in_place(node, facts):
-                self._run(node)
         elif kind is _PURE:
-            self._run(node)
+            if not self._is_computed_there(node, facts) and not self._goes_in_place(node, facts):
+                self._run(node)
         else:
             self._visit_special(node, kind)
 
@@ -295,7 +295,8 @@ class _Reinplacer:
             self.late = True
             self.state.take_back(node)
             return
-        self.choices.append(choice)
+        if "reink_joins" not in node.meta or choice.outcome != "in place":
+            self.choices.append(choice)
         if write.clash and home is base and update is not None:
             self.state.save(step, [(source, update)], write.choice, chain)
         step.place = window if home is base else _window(home, node)
@@ -329,9 +330,21 @@ class _Reinplacer:
         self.steps.append(step)
         self._defined(step, node, place)
 
+    def _is_computed_there(self, node: Node, facts: OpFacts) -> bool:
+        """Carry out an operator by its form with ``out``, on memory that its result is copied into, if that is free."""
+        found = destination(node, facts, self.state) if self.out and facts.out is not None else None
+        if found is None:
+            return False
+        carrier, place, chain = found
+        self.state.note_whole((node, 0), place, chain)
+        if "reink_joins" not in carrier.meta:
+            self.choices.append(Choice(carrier, "aten.copy_.default", "self", "in place", 0, place.byte_count(), place))
+        self._carry_out(Step(node, Action.OUT, place), node, place)
+        return True
+
     def _goes_in_place(self, node: Node, facts: OpFacts) -> bool:
         """Carry out an operator by its in-place twin on the memory of its first operand, if that is safe."""
-        if self.planned and facts.name not in WRITES_IN_PART:
+        if facts.in_place is None or (self.planned and facts.name not in WRITES_IN_PART):
             return False
         operand = node.args[0] if node.args else None
         place = self.places.get(operand) if isinstance(operand, Node) else None

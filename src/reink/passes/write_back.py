@@ -83,6 +83,26 @@ class WriteBacks:
                 return NOWHERE
         return WriteBack(exempt, homes)
 
+    def carrier(self, node: Node) -> tuple[Node, Place] | None:
+        """A scatter or copy that writes `node`, which is no result itself, and the memory that it carries it to."""
+        found: Node | None = None
+        for user in node.users:
+            facts = self._facts.get(user)
+            if facts is None:
+                return None
+            if found is None and (facts.window or user.target is _COPY) and user.args[1] is node:
+                found = user
+        if found is None or found in self._done:
+            return None
+        written = found.args[0]
+        others = [i for i in found.all_input_nodes if i is not written and i is not node]
+        if written is node or any(i not in self._done for i in others):
+            return None
+        base = self.bases.get(found) or self._expected(written, [])  # type: ignore[arg-type]
+        if base is None or base.is_symbolic():
+            return None
+        return found, scatter_window(base, found) if self._facts[found].window else base
+
     def _carried(
         self, user: Node, facts: OpFacts, update: Node, at: Place, exempt: set[Node], passed: list[Node]
     ) -> Place | None:
