@@ -89,6 +89,13 @@ def test_the_three_programs_are_shown_in_order() -> None:
     assert "only reinplace" not in text
 
 
+@pytest.mark.parametrize(("codegen", "said"), [("eager", "what runs"), ("inductor", "what code is generated for")])
+def test_the_last_program_says_what_becomes_of_it(codegen: str, said: str) -> None:
+    report = sample()
+    report.codegen = codegen
+    assert f"lowered: {said} - 3 nodes" in printed(report)
+
+
 def test_programs_can_be_left_out() -> None:
     text = printed(sample(), programs=False)
     assert "epilogue" not in text

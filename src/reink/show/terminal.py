@@ -85,10 +85,11 @@ def _chosen(report: Report) -> Iterator[tuple[str, Snapshot]]:
     """The programs worth reading, in order: as written, as pure values, as it runs."""
     last = {snapshot.form: snapshot for snapshot in report.snapshots}
     pure = report.snapshot("functionalize") or last.get("functional")
+    runs = "what code is generated for" if report.codegen == "inductor" else "what runs"
     rows = (
         ("captured: the program as you wrote it", last.get("mutable")),
         ("functionalized: the same without a write", pure),
-        ("lowered: what runs", last.get("lowered") or last.get("inplace")),
+        (f"lowered: {runs}", last.get("lowered") or last.get("inplace")),
     )
     for title, snapshot in rows:
         if snapshot:
