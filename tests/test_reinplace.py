@@ -269,3 +269,32 @@ def test_views_of_a_base_that_lies_inside_a_storage(seed: int) -> None:
     fast = compile_function(_bytes_and_numbers, make(), {"passes": (no_change,)}, dice=random.Random(seed))
     compare(_bytes_and_numbers, make, lambda _: fast)
     assert not fast.compiled.fallback
+
+
+def _rows_written_in_turn(cache: Tensor, rows: Tensor) -> Tensor:
+    for layer, row in zip(cache.unbind(0), rows.unbind(0), strict=True):
+        layer[0] = row
+    return cache.sum()
+
+
+def test_rows_are_taken_by_one_call() -> None:
+    """One after the other they would cost more than eager's ``unbind``."""
+    args = (counting(4, 3, 2), counting(4, 2))
+    fast: Any = piped(_rows_written_in_turn, args)
+    operators = called(fast.compiled.lowered.graph)
+    assert operators.count(aten.unbind.int) == 2
+    # the first row of each layer
+    assert operators.count(aten.select.int) == 4
+    compare(_rows_written_in_turn, lambda: args, lambda _: fast)
+    assert fast.compiled.report().bytes_cloned == 0
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_few_of_many_rows_are_taken_one_by_one(count: int) -> None:
+    def fn(cache: Tensor) -> Tensor:
+        for k in range(3):
+            cache[k].add_(k)
+        return cache.sum()
+
+    operators = called(piped(fn, (counting(count, 2),)).compiled.lowered.graph)  # type: ignore[attr-defined]
+    assert aten.unbind.int not in operators

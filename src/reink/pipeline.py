@@ -189,7 +189,7 @@ def complete(compiled: Compiled, dice: random.Random | None = None, *, out: bool
     with _timed(compiled, "reinplace"):
         plan = reinplace(functional, Rules(bool(options.passes), dice, generated, options.max_extra_bytes, out))
     with _timed(compiled, "lower"):
-        lowered = lower(plan)
+        lowered = lower(plan, rows_at_once=out and generated is None)
     compiled.plan, compiled.lowered = plan, lowered
     with _timed(compiled, "check"):
         compiled.verdicts.append(check_form(lowered))

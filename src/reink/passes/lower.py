@@ -16,7 +16,7 @@ import torch.fx
 
 from reink.core.aliasing import PARTICULAR_VIEWS, Place, is_dense
 from reink.core.calls import V2_CALLS, map_written, result_count
-from reink.core.opinfo import facts_of
+from reink.core.opinfo import Kind, facts_of
 from reink.core.plan import Action, Copy, Plan, Step
 from reink.core.program import BaseView, Form, OutputKind, OutputSpec, Program, ViewStep
 from reink.core.subgraphs import FunctionalCall, arguments_of, functional_call
@@ -28,15 +28,24 @@ aten = torch.ops.aten
 
 _AS_STRIDED = "aten.as_strided.default"
 
+# Rows of a tensor are taken by one call if they are so many, up to so many rows and most of them are taken.
+FEWEST_ROWS, MOST_ROWS = 4, 256
 
-def lower(plan: Plan) -> Program:
-    """The program that runs `plan`: an fx graph of ATen and custom operators, written inputs written in place."""
-    return _Lowering(plan).run()
+
+def lower(plan: Plan, *, rows_at_once: bool = False) -> Program:
+    """The program that runs `plan`: an fx graph of ATen and custom operators, written inputs written in place.
+
+    `rows_at_once`: one ``unbind`` instead of many ``select``, which run one after the other cost more.
+    """
+    lowered = _Lowering(plan, rows_at_once).run()
+    if rows_at_once:
+        _take_rows_at_once(lowered.graph)
+    return lowered
 
 
 class _Lowering:
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, rows_at_once: bool) -> None:
+        self.plan, self.rows_at_once = plan, rows_at_once
         self.source = plan.program
         self.graph = torch.fx.Graph()
         self._append = NodeAppender(self.graph).append
@@ -62,7 +71,8 @@ class _Lowering:
             self._copy(copy)
         results = tuple(self._results())
         self.graph.output(results[0] if self.source.bare else results)
-        inner = {name: lower(plan) for name, plan in self.plan.subgraphs.items()}
+        plans = self.plan.subgraphs.items()
+        inner = {name: lower(plan, rows_at_once=self.rows_at_once) for name, plan in plans}
         module = graph_module(self.source.module, self.graph, {name: program.module for name, program in inner.items()})
         signature = replace(self.source.signature, epilogue_in_graph=True)
         return Program(module, Form.LOWERED, signature, self.source.out_spec, inner, self.source.bare)
@@ -308,6 +318,27 @@ class _Lowering:
         for step in spec.steps:
             tensor = self._emit(step_operator(step), (tensor, *self._args(step.args)), role="view")
         return tensor
+
+
+def _take_rows_at_once(graph: torch.fx.Graph) -> None:
+    """One ``unbind`` for the ``select`` nodes of a tensor that take most of its rows."""
+    rows: dict[tuple[Node, int], list[Node]] = {}
+    for node in graph.find_nodes(op="call_function", target=aten.select.int, sort=True):
+        tensor, dim, index = node.args
+        if type(dim) is int and type(index) is int:
+            rows.setdefault((tensor, dim), []).append(node)
+    for (tensor, dim), taken in rows.items():
+        value = tensor.meta.get("val")
+        count = value.size(dim) if isinstance(value, torch.Tensor) else None
+        if type(count) is not int or not len(taken) >= FEWEST_ROWS or not count <= MOST_ROWS or count > 2 * len(taken):
+            continue
+        if any(facts_of(u.target).kind is Kind.METADATA for u in tensor.users if u.op == "call_function"):
+            continue
+        with graph.inserting_before(taken[0]):
+            whole = graph.call_function(aten.unbind.int, (tensor, dim))
+        whole.meta.update(reink_role="view", reink_of=taken[0].meta.get("reink_of"))
+        for node in taken:
+            node.target, node.args = operator.getitem, (whole, node.args[2] % count)  # type: ignore[operator]
 
 
 class _Here:
