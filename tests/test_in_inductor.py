@@ -175,6 +175,23 @@ def test_inductor_is_right_and_clones_nothing(v2: bool) -> None:
     assert report.bytes_cloned == 32  # the row that the user copies
 
 
+def test_a_call_is_given_an_input_with_gaps_that_an_index_wrote() -> None:
+    """The functional operator on it was traced with other strides than the input has."""
+
+    def indexed(x: Tensor) -> Tensor:
+        x.index_put_((torch.tensor([0, 1, 1]),), x.remainder(997), accumulate=True)
+        ops.first_row(x)
+        return x
+
+    def gaps() -> tuple[Tensor]:
+        return (torch.arange(201, 227).as_strided((3, 3), (6, 2)),)
+
+    compile_: Any = torch.compile
+    with reink.in_inductor() as repaired:
+        compare(indexed, gaps, lambda f: compile_(f, fullgraph=True))
+    assert not repaired.left
+
+
 def test_training_graphs_are_repaired() -> None:
     def program(w: Tensor, x: Tensor, memory: Tensor) -> Tensor:
         ops.bump(memory[1])

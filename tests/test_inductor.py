@@ -142,6 +142,29 @@ def _pair() -> tuple[Tensor, Tensor]:
     return x, torch.linspace(-1, 1, 64).reshape(8, 8)
 
 
+def _overlapping_complex() -> tuple[Tensor, Tensor]:
+    memory = torch.arange(1, 20).to(torch.complex64)
+    return memory[4:].as_strided((3, 2, 1), (2, 1, 1)), memory[4:].as_strided((3, 3), (3, 1))
+
+
+def _writes_both(x: Tensor, y: Tensor) -> Tensor:
+    ops.bump_maybe(x.permute((1, 0, 2)), y)
+    return x
+
+
+def test_complex_inputs_that_overlap_at_an_offset() -> None:
+    """PyTorch's own kernel makes a strided view of them, and counts from the start of the storage."""
+    assert judged(_writes_both, _overlapping_complex).reports[0].codegen == "inductor"
+
+
+def test_a_view_of_what_a_call_returns_is_decomposed() -> None:
+    def turned(x: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+        made = ops.spill(x, sink)
+        return made.t(), sink
+
+    assert judged(turned, lambda: (torch.ones(4, 3), torch.zeros(4, 3))).reports[0].codegen == "inductor"
+
+
 @pytest.mark.parametrize("fn", PAIRS, ids=lambda f: f.__name__.strip("_"))
 def test_equal_to_eager(fn: Callable[..., Any]) -> None:
     report = judged(fn, _pair, calls=2).reports[0]

@@ -191,6 +191,9 @@ CASES: dict[str, Refused] = {
         _functionalized(_grows_a_copy_of_a_storage, torch.ones(4, 2)), "metadata-mutation", True
     ),
     "untraceable": Refused(_functionalized(lambda x: x @ x, torch.ones(2, 3)), "cannot-trace", True),
+    "sparse input": Refused(
+        _functionalized(lambda x: x @ x, torch.eye(3).to_sparse_csr()), "not-a-tensor-program", True
+    ),
     "storage swapped": Refused(_functionalized(_swaps_storage, torch.ones(4)), "metadata-mutation", True),
     "unknown option of the back end": Refused(lambda: _run_compiled({"codgen": "eager"}), "unknown-option", True),
     "unknown value of an option": Refused(lambda: _run_compiled({"strategy": "v3"}), "unknown-option", True),

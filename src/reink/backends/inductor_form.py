@@ -128,7 +128,9 @@ class _Shielding:
             return True
         if facts.name == _AS_STRIDED:
             place = node.meta.get("reink_place")
-            return place is None or place.dtype is not place.buffer.root.dtype or place.buffer not in self.roots
+            if place is None or place.dtype is not place.buffer.root.dtype or place.buffer not in self.roots:
+                return True
+            return _is_complex(node)  # PyTorch's own kernel makes it, which counts from the start of the storage
         return facts.kind in _VIEWS and (facts.name in COPIED_VIEWS or _is_complex(node) or _is_complex(parent))
 
     # -- values ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 from reink.core.program import MutationSignature
 from reink.core.region import Region, disjoint, overlaps_itself, reach_of
 from reink.core.torch_internals import FakeTensor, FakeTensorMode, is_wrapper_subclass, storage_key
+from reink.errors import ReinkError
 
 Tensor = torch.Tensor
 
@@ -350,6 +351,13 @@ def fake_inputs(inputs: Sequence[Any], mode: FakeTensorMode, offsets: Mapping[in
 def _fake(value: Any, mode: FakeTensorMode, offset: int | None = None) -> Any:
     if not isinstance(value, Tensor):
         return value
+    if value.layout is not torch.strided:
+        raise ReinkError(
+            "not-a-tensor-program",
+            f"cannot capture: an input has the layout {value.layout}",
+            why="reink follows memory by sizes and strides, and this has none",
+            do="pass the tensors that it is made of, and make it inside the program",
+        )
     start: Any = value.storage_offset() if offset is None else offset
     with mode:
         tensor = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)

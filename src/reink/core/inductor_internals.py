@@ -179,7 +179,10 @@ def mutating_kernel(op: Any, written: Sequence[Any], args: Sequence[Any], kwargs
 
 
 def lies_as(tensor: Any, value: torch.Tensor) -> bool:
-    """Whether a lowered tensor is memory with the sizes and strides of `value`: a call can be given it as it is."""
+    """Whether a lowered tensor is memory with the sizes and strides of `value`: a call can be given it as it is.
+
+    An input of the graph lies as eager would have it, whatever strides a functional operator on it was traced with.
+    """
     made = ir.ExternKernel.realize_input(tensor)
     if made.get_name() != tensor.get_name():
         return False
@@ -188,12 +191,10 @@ def lies_as(tensor: Any, value: torch.Tensor) -> bool:
     wanted = zip((*value.size(), *value.stride()), (*layout.size, *layout.stride), strict=True)
     dims = list(wanted)
     rank = value.dim()
-    for k in range(rank):
-        if not _equal(sizes, *dims[k]):
-            return False
-        if not _equal(sizes, *dims[rank + k]) and not _equal(sizes, *(dims[k][0], 1)):
-            return False
-    return True
+    if not all(_equal(sizes, *pair) for pair in dims[:rank]):
+        return False
+    same = all(_equal(sizes, *dims[rank + k]) or _equal(sizes, dims[k][0], 1) for k in range(rank))
+    return same or made.get_name() in V.graph.graph_inputs
 
 
 def _equal(sizes: Any, asked: Any, found: Any) -> bool:

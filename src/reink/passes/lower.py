@@ -274,6 +274,8 @@ class _Lowering:
                 if taken_apart
                 else call
             )
+            if new is call and "val" in result.meta:
+                call.meta["val"] = result.meta["val"]
             if place is None:
                 self.values[result] = new
             else:
