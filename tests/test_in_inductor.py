@@ -192,6 +192,24 @@ def test_a_call_is_given_an_input_with_gaps_that_an_index_wrote() -> None:
     assert not repaired.left
 
 
+def test_of_an_expanded_result_each_element_is_copied_once() -> None:
+    """It was copied into memory whose elements share memory, which the ownership check refuses."""
+
+    def shown(x: Tensor) -> Tensor:
+        x.scatter_add_(0, torch.zeros((1, 1, 2), dtype=torch.int64), x.sum().to(torch.int32).expand((1, 1, 2)))
+        return x.expand([3, 3, 2]).as_strided_((1, 3, 2), (2, 0, 1), 2)
+
+    def rows() -> tuple[Tensor]:
+        return (torch.arange(1, 7, dtype=torch.int32).view(3, 1, 2),)
+
+    compile_: Any = torch.compile
+    with reink.in_inductor() as repaired, torch.no_grad():
+        found = compile_(shown, fullgraph=True)(*rows())
+    assert torch.equal(found, shown(*rows())) and found.stride() == (2, 0, 1)
+    assert not repaired.left
+    assert repaired.reports[0].bytes_cloned == 8
+
+
 def test_training_graphs_are_repaired() -> None:
     def program(w: Tensor, x: Tensor, memory: Tensor) -> Tensor:
         ops.bump(memory[1])

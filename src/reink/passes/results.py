@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.fx
 
-from reink.core.aliasing import Buffer, Place, layout_of
+from reink.core.aliasing import Buffer, Place, layout_of, view_value
 from reink.core.opinfo import facts_of
+from reink.core.placement_rules import window
 from reink.core.plan import Action, Choice, Copy, Plan, Step
-from reink.core.program import OutputKind, OutputSpec, Program
+from reink.core.program import OutputKind, OutputSpec, Program, ViewStep
 from reink.passes.in_place import is_alike
 from reink.passes.needed import REGENERATED
 from reink.passes.placement import Placement
@@ -111,13 +112,22 @@ class Results:
         return None
 
     def _separate(self, plan: Plan, result: Node, place: Place, like: Tensor) -> Place:
+        size, stride, _ = layout_of(like)
+        for dim, (count, step) in enumerate(zip(size, stride, strict=True)):
+            if step == 0 and type(count) is int and count > 1:  # of an expanded tensor, each element once
+                first = ViewStep("aten.slice.Tensor", (dim, 0, 1))
+                place, like = window(place, first), view_value(like, first)
         choice = self._choice(plan, result, "output", result.name, place)
         choice.outcome, choice.bytes, choice.avoided = "detached", place.byte_count(), 0
         choice.reason = "eager returns memory of its own here"
         choice.do = "return the tensor itself, if its memory may be shared"
         root = self.state.new_buffer("fresh", result, like).root
-        plan.final.append(Copy(place, root, exact=True))
-        return root
+        if root.size == size:
+            plan.final.append(Copy(place, root, exact=True))
+            return root
+        whole = window(root, ViewStep("aten.expand.default", (list(size),)))
+        plan.final.append(Copy(place, root, [(result, whole)], exact=True))
+        return whole
 
     def _choice(self, plan: Plan, node: Node, operator: str, argument: str, place: Place) -> Choice:
         choice = Choice(node, operator, argument, "in place", 0, place.byte_count(), place)
