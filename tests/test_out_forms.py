@@ -134,6 +134,11 @@ def _one_part_twice(x: Tensor) -> Tensor:
     return torch.cat([part, part])
 
 
+def _entropy(x: Tensor) -> Tensor:
+    """The form with ``out`` makes it larger for what it computes on the way."""
+    return torch.stack([torch.nn.functional.binary_cross_entropy(x, x), x.sum()])
+
+
 def _promoted(x: Tensor) -> Tensor:
     return torch.cat([torch.tanh(x), x.to(torch.int32) + 1])
 
@@ -147,6 +152,7 @@ APART: tuple[Programs, ...] = (
     (_product_at_an_odd_place, lambda: (counting(4, 16), counting(16, 16))),
     (_part_that_is_a_result, lambda: (counting(4),)),
     (_one_part_twice, lambda: (counting(4),)),
+    (_entropy, lambda: (torch.full((5,), 0.25),)),
     (_promoted, lambda: (counting(4),)),
 )
 

@@ -172,17 +172,16 @@ WINDOWS = {
     "aten.as_strided_scatter.default": "aten.as_strided.default",
 }
 
-# What these return is what they are given, or nothing in particular: to compute it in its place would be a copy again.
-MAKES_NOTHING_NEW = frozenset(
+# Beside pointwise operators, those whose form with ``out`` computes what the operator returns, to the last bit. Others
+# need not: that of `binary_cross_entropy` uses ``out`` for what it computes on the way, and makes it larger.
+SAME_WITH_OUT = frozenset(
     {
-        *WINDOWS,
-        "aten.clone.default",
-        "aten.copy.default",
-        "aten.lift_fresh_copy.default",
-        "aten._to_copy.default",
-        "aten.new_empty.default",
-        "aten.new_empty_strided.default",
-        "aten.empty_like.default",
+        "aten.mm.default",
+        "aten.bmm.default",
+        "aten.mv.default",
+        "aten.addmm.default",
+        "aten.addmv.default",
+        "aten.baddbmm.default",
     }
 )
 
@@ -344,9 +343,14 @@ def _in_place_twin(op: OpOverload, name: str) -> OpOverload | None:
 
 
 def _out_twin(op: OpOverload, name: str) -> OpOverload | None:
-    """The overload with the same arguments and ``out``, for ATen's pure operators that return one tensor."""
-    returns = [str(r.type) for r in op._schema.returns]
-    if not name.startswith("aten.") or returns != ["Tensor"] or name in MAKES_NOTHING_NEW:
+    """The overload with the same arguments and ``out``, of an operator of which it is known to compute the same.
+
+    A clone is none: to compute it in its place would be a copy again.
+    """
+    same = torch.Tag.pointwise in op.tags or name in SAME_WITH_OUT
+    if not same or op.namespace != "aten" or name == "aten.clone.default":
+        return None
+    if [str(r.type) for r in op._schema.returns] != ["Tensor"]:
         return None
     packet = op.overloadpacket
     wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
