@@ -210,6 +210,13 @@ def window_of_a_shared_storage(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     return x
 
 
+def bytes_of_an_empty_order(x: Tensor) -> Tensor:
+    """An error: memory of no elements was used again, which lies otherwise than the fake kernel of `sort` foresees."""
+    order = x.sort(stable=True, dim=0)[1]
+    halves: Tensor = (order + 0).view(torch.int32).unflatten(-1, (2, -1))
+    return halves
+
+
 def bytes_of_nothing(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The check asked for strides of an empty tensor, which have no meaning."""
     total = x + x.remainder(997)
@@ -291,6 +298,7 @@ FOUND = (
     Found(18837, read_where_it_is_written, _overlapping_and_its_start),
     Found(23956, flags_in_numbers, lambda: (counting(1, torch.uint8).view(1, 1),)),
     Found(38761, broadcast_of_symbols, lambda: (counting(6, torch.int16).view(2, 3),), dynamic=True),
+    Found(115990, bytes_of_an_empty_order, lambda: (counting(8).as_strided((0,), (3,)),)),
     Found(19262, bytes_of_nothing, lambda: (counting(0, torch.int32).view(1, 2, 4, 0),)),
     Found(49685, bytes_of_no_row, lambda: (torch.empty(2, 0, dtype=torch.int16),)),
     Found(12306, bytes_of_a_later_version, lambda: (counting(2, torch.int16).view(2, 1),)),

@@ -375,9 +375,9 @@ class _Reinplacer:
         return True
 
     def _reuses(self, node: Node, value: Tensor, place: Place, facts: OpFacts) -> bool:
-        """Carry out an operator, which no user asked to write, in memory of the program's own that it reads last."""
+        """Carry out an operator, which no user asked to write, in own memory, if not empty, that it reads last."""
         mine = place.buffer in self.own and place.is_root and is_alike(value, place)
-        if not mine or not self.state.is_free(place, [place], NOWHERE):
+        if not mine or place.extent.elements == 0 or not self.state.is_free(place, [place], NOWHERE):
             return False
         if reads_itself(node, place, facts, self.inputs_of[node], self.places):
             return False
