@@ -50,13 +50,6 @@ def _joined(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([torch.tanh(x), y, x * y])
 
 
-def _joined_and_written(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    first = torch.tanh(x)
-    whole = torch.cat([first, x * y])
-    whole.add_(1)
-    return whole, first.sum()
-
-
 def _joined_in_a_row(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([torch.sin(x), x * y], 1)
 
@@ -66,10 +59,8 @@ DIRECT: dict[str, tuple[Programs, int, int]] = {
     "into a row": ((_into_a_row, lambda: (counting(3, 4), counting(4))), 1, 16),
     "into rows of new memory": ((_into_rows_of_new_memory, lambda: (counting(4, 16), counting(16, 16))), 4, 256),
     "into all of an input": ((_into_all_of_an_input, lambda: (counting(4), counting(4))), 1, 16),
-    "read besides": ((_read_besides, lambda: (counting(3, 4), counting(4))), 1, 16),
     "stacked": ((_stacked, lambda: (counting(4, 16), counting(16, 16))), 4, 512),
     "joined": ((_joined, lambda: (counting(4, 4), counting(4, 4))), 2, 128),
-    "joined and written": ((_joined_and_written, lambda: (counting(4, 4), counting(4, 4))), 2, 128),
     "joined in a row": ((_joined_in_a_row, lambda: (counting(1, 4), counting(1, 4))), 2, 32),
 }
 
@@ -134,6 +125,27 @@ def _one_part_twice(x: Tensor) -> Tensor:
     return torch.cat([part, part])
 
 
+def _later_version_returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows, part = torch.zeros(10, 4, 4), torch.tanh(x)
+    rows[1] = part
+    total = rows.sum()
+    part.add_(1)
+    return total, part
+
+
+def _view_returned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    part = torch.tanh(x)
+    return torch.cat([part, y]).sum(), part.view(-1)
+
+
+def _pixels() -> Tensor:
+    return counting(1, 3, 6, 4).contiguous(memory_format=torch.channels_last)
+
+
+def _channels_last(x: Tensor, y: Tensor) -> Tensor:
+    return torch.nn.functional.max_pool2d(torch.cat([x.relu(), y.relu()]), 2)
+
+
 def _entropy(x: Tensor) -> Tensor:
     """The form with ``out`` makes it larger for what it computes on the way."""
     return torch.stack([torch.nn.functional.binary_cross_entropy(x, x), x.sum()])
@@ -152,6 +164,10 @@ APART: tuple[Programs, ...] = (
     (_product_at_an_odd_place, lambda: (counting(4, 16), counting(16, 16))),
     (_part_that_is_a_result, lambda: (counting(4),)),
     (_one_part_twice, lambda: (counting(4),)),
+    (_read_besides, lambda: (counting(3, 4), counting(4))),
+    (_later_version_returned, lambda: (counting(4, 4),)),
+    (_view_returned, lambda: (counting(4, 4), counting(4, 4))),
+    (_channels_last, lambda: (_pixels(), _pixels())),
     (_entropy, lambda: (torch.full((5,), 0.25),)),
     (_promoted, lambda: (counting(4),)),
 )

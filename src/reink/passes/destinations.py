@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from reink.core.aliasing import bits_of, layout_of
+from reink.core.aliasing import bits_of, canonical, layout_of
 from reink.core.fakes import value_of_call
 from reink.core.opinfo import facts_of
 from reink.core.program import Program
@@ -56,6 +56,8 @@ def _parts(node: Node) -> Iterator[tuple[Node, tuple[int, int]]]:
     size, stride, _ = layout_of(whole)
     if not all(type(n) is int for n in (*size, *stride)) or math.prod(size[:dim]) != 1 or 0 in size or bits_of(whole):
         return
+    if stride != canonical(size, tuple(math.prod(size[k + 1 :]) for k in range(len(size)))):
+        return  # the memory that is made for it is row-major
     found, start = [], 0
     for part in given:
         value = part.meta.get("val") if isinstance(part, Node) else None
@@ -75,7 +77,12 @@ def _dim(node: Node) -> int:
 
 def _is_made_for(part: Node, whole: Node, window: tuple[int, int], results: set[Node]) -> bool:
     """Whether an operator can be told to make `part` in its place in `whole`, and the program needs it nowhere else."""
-    if part.op != "call_function" or part in results or whole.meta["val"].device != part.meta["val"].device:
+    if (
+        part.op != "call_function"
+        or len(part.users) > 1
+        or part in results
+        or whole.meta["val"].device != part.meta["val"].device
+    ):
         return False
     facts, value, joined = facts_of(part.target), part.meta["val"], whole.meta["val"]
     stride, outer, dim = layout_of(value)[1], layout_of(joined)[1], _dim(whole)

@@ -84,7 +84,12 @@ class WriteBacks:
         return WriteBack(exempt, homes)
 
     def carrier(self, node: Node) -> tuple[Node, Place] | None:
-        """A scatter or copy that writes `node`, which is no result itself, and the memory that it carries it to."""
+        """The scatter or copy that is all that reads `node`, and the memory that it carries it to.
+
+        Another reader could be returned, or a later version of `node`: they need memory of their own.
+        """
+        if len(node.users) != 1:
+            return None
         found: Node | None = None
         for user in node.users:
             facts = self._facts.get(user)
