@@ -63,7 +63,9 @@ def _parts(node: Node) -> Iterator[tuple[Node, tuple[int, int]]]:
         value = part.meta.get("val") if isinstance(part, Node) else None
         if not isinstance(value, Tensor) or value.dtype is not whole.dtype or value.dim() + stacked != whole.dim():
             return
-        count = 1 if stacked else value.size(dim)
+        count = 1 if stacked else layout_of(value)[0][dim]
+        if type(count) is not int:
+            return
         found.append((part, (start, start + count)))
         start += count
     if start == size[dim]:
@@ -100,7 +102,7 @@ def _take_apart(node: Node, parts: list[tuple[Node, tuple[int, int]]], first: No
     meta = {k: v for k, v in node.meta.items() if k in _KEPT}
     with graph.inserting_before(first):
         options = {"dtype": whole.dtype, "device": whole.device, "pin_memory": False}
-        made = graph.call_function(_EMPTY, (list(whole.size()),), options)
+        made = graph.call_function(_EMPTY, (list(layout_of(whole)[0]),), options)
         made.meta.update(meta)
         made.meta["val"] = value_of_call(made, mode)
         if "reink_order" in first.meta:
