@@ -34,15 +34,18 @@ def compute_where_joined(functional: Program) -> None:
     """Take ``cat`` and ``stack`` apart where most of the bytes can be computed in the memory of the whole."""
     for inner in functional.subgraphs.values():
         compute_where_joined(inner)
+    graph = functional.graph
+    joins = [n for target in (_CAT, _STACK) for n in graph.find_nodes(op="call_function", target=target)]
+    if not joins:
+        return
     results = {r for r in functional.results() if isinstance(r, Node)}
-    position = {n: k for k, n in enumerate(functional.graph.nodes)}
-    for node in list(functional.graph.nodes):
-        if node.op == "call_function" and node.target in (_CAT, _STACK):
-            parts = list(_parts(node))
-            direct = [n for n, window in parts if _is_made_for(n, node, window, results)]
-            total = node.meta["val"].numel()
-            if direct and 2 * sum(n.meta["val"].numel() for n in direct) >= total:
-                _take_apart(node, parts, min(direct, key=position.__getitem__))
+    position = {n: k for k, n in enumerate(graph.nodes)}
+    for node in sorted(joins, key=position.__getitem__):
+        parts = list(_parts(node))
+        direct = [n for n, window in parts if _is_made_for(n, node, window, results)]
+        total = node.meta["val"].numel()
+        if direct and 2 * sum(n.meta["val"].numel() for n in direct) >= total:
+            _take_apart(node, parts, min(direct, key=position.__getitem__))
 
 
 def _parts(node: Node) -> Iterator[tuple[Node, tuple[int, int]]]:
